@@ -247,7 +247,7 @@ struct Job<'a> {
     origins: Option<&'a (dyn Fn(NodeId) -> Option<Origin> + Sync)>,
     /// Directories of which only the time is sent, so that it conflicts with no change of others in
     /// them.
-    tells_time_only: Option<&'a (dyn Fn(NodeId) -> bool + Sync)>,
+    sends_time_only: Option<&'a (dyn Fn(NodeId) -> bool + Sync)>,
     /// Whether the batch leaves a snapshot.
     makes_snapshot: bool,
     /// Whether the server reported known damage.
@@ -290,14 +290,14 @@ pub fn backup(
         },
         identities: None,
         origins: None,
-        tells_time_only: None,
+        sends_time_only: None,
         makes_snapshot: true,
         knows_damage: Cell::new(false),
         damaged: BTreeSet::new(),
         may_resume: Cell::new(true),
         unmended: Cell::new(0),
     };
-    let began_ns = server.clock().monotonic_ns();
+    let started_ns = server.clock().monotonic_ns();
     let wire_before = server.wire_bytes();
     let mut report = BackupReport {
         device: options.device,
@@ -307,12 +307,12 @@ pub fn backup(
     monitor.event(Event::Phase(Phase::Preparing));
     let mut basis = job.basis()?;
     job.damaged = heal::heal(&job, &mut report)?;
-    report.durations.prepare_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
+    report.durations.prepare_ns = server.clock().monotonic_ns().saturating_sub(started_ns);
     let fresh = BackupReport {
         durations: report.durations,
         ..report.clone()
     };
-    let mut was_sent_anew = false;
+    let mut was_resent = false;
     let mut saved: Option<BackupReport> = None;
     loop {
         if basis.is_alarming
@@ -363,8 +363,8 @@ pub fn backup(
             }
             // Nothing was applied, so the same can be sent as another batch. Once: a server that
             // loses parts twice will lose them again.
-            Err(BackupError::Server(error)) if error.kind == ServerErrorKind::PartsMissing && !was_sent_anew => {
-                was_sent_anew = true;
+            Err(BackupError::Server(error)) if error.kind == ServerErrorKind::PartsMissing && !was_resent => {
+                was_resent = true;
                 monitor.event(Event::Warning(&format!("{}; sending it again", error.message)));
             }
             Err(error) => return Err(error),
@@ -377,7 +377,7 @@ pub fn backup(
         report = saved.followed_by(report);
     }
     report.wire = server.wire_bytes().since(wire_before);
-    report.durations.total_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
+    report.durations.total_ns = server.clock().monotonic_ns().saturating_sub(started_ns);
     Ok(report)
 }
 
@@ -390,7 +390,7 @@ fn lost(ledger: &[LedgerEntry]) -> Option<&str> {
 }
 
 /// Whether another batch may succeed after this one, of which nothing was applied.
-fn may_be_tried_anew(error: &byteback_client::ServerError) -> bool {
+fn may_be_retried(error: &byteback_client::ServerError) -> bool {
     refuses_to_follow(error)
         || matches!(
             error.kind,
@@ -506,7 +506,7 @@ impl Job<'_> {
             )));
         }
         if info.root != Some(root) {
-            return Ok(Basis::alarming(self.who_came_between(note.seq)?));
+            return Ok(Basis::alarming(self.describe_intervening(note.seq)?));
         }
         let applied = self.server.batch_status(self.folder, note.counter)?.applied;
         if applied.is_none_or(|applied| applied.seq != note.seq) {
@@ -525,7 +525,7 @@ impl Job<'_> {
     }
 
     /// Another tree has backed up into the folder since batch `since`: names it, for people.
-    fn who_came_between(&self, since: Seq) -> Result<String> {
+    fn describe_intervening(&self, since: Seq) -> Result<String> {
         let mut newest = None;
         snapshots(self.server, self.folder, |snapshot| {
             if snapshot.seq > since {
@@ -643,7 +643,7 @@ impl Job<'_> {
                 return match (error, finished) {
                     // Another try would have to begin with a new cut, which a failing log cannot
                     // make.
-                    (BackupError::Server(error), Err(log)) if may_be_tried_anew(&error) => Err(log.into()),
+                    (BackupError::Server(error), Err(log)) if may_be_retried(&error) => Err(log.into()),
                     // The first error is the one to report; a log that fails as well keeps the mark
                     // anyway.
                     (error, _) => Err(error),

@@ -249,7 +249,7 @@ impl DecisionWriter {
         let mut frame = frame.to_vec();
         let is_full = at.saturating_add(frame.len().max(self.begin.len()) as u64) > FILE_LEN_MAX;
         if is_full {
-            (file, at) = begin_anew(self.dir.as_ref())?;
+            (file, at) = start_new_file(self.dir.as_ref())?;
         }
         if is_full || frame.is_empty() {
             frame.splice(..0, self.begin.iter().copied());
@@ -270,10 +270,10 @@ fn open_whole(dir: &dyn DurableDir) -> io::Result<(Arc<dyn DurableFile>, u64)> {
     if wire::ends_whole(file.as_ref(), len)? {
         return Ok((file, len));
     }
-    begin_anew(dir)
+    start_new_file(dir)
 }
 
-fn begin_anew(dir: &dyn DurableDir) -> io::Result<(Arc<dyn DurableFile>, u64)> {
+fn start_new_file(dir: &dyn DurableDir) -> io::Result<(Arc<dyn DurableFile>, u64)> {
     dir.rename(FILE_NAMES[0], FILE_NAMES[1])?;
     let file = dir.open(FILE_NAMES[0], OpenMode::CreateIfMissing)?;
     file.write_all_at(0, &wire::HEAD)?;

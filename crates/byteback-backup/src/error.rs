@@ -154,19 +154,19 @@ impl BackupError {
 
 /// An error and its causes, in one line.
 #[must_use]
-pub fn told_with_causes(error: &dyn std::error::Error) -> String {
-    let mut told = error.to_string();
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut reported = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
         // Some wrappers repeat the text of the error that they wrap.
-        if !told.contains(&text) {
-            told.push_str(": ");
-            told.push_str(&text);
+        if !reported.contains(&text) {
+            reported.push_str(": ");
+            reported.push_str(&text);
         }
         cause = error.source();
     }
-    told
+    reported
 }
 
 /// The result of an operation of this crate.

@@ -44,7 +44,7 @@ pub use backup::{
     LITERAL_BYTES_MAX, PART_LEN_BYTES_DEFAULT, PART_LEN_BYTES_RANGE, PartMemory, PartStream, SearchLimits, UnsavedFile,
     WholeFiles, backup, file_id, send_cut, unusable,
 };
-pub use error::{BackupError, Result, told_with_causes};
+pub use error::{BackupError, Result, with_causes};
 pub use exclude::Exclude;
 pub use export_delta::{ExportReport, ExportRequest, export_delta};
 pub use file_change::{FileChange, FileContent, WholeFileReason, file_change};

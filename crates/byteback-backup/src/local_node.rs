@@ -14,7 +14,7 @@ mod leaves;
 
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, LeafOffer, LeafPiece, LeafRequest,
-    LeavesTold, Outcome, Piece, ServiceError, TreeService, TreeStatus,
+    LeavesSummary, Outcome, Piece, ServiceError, TreeService, TreeStatus,
 };
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
@@ -346,7 +346,7 @@ impl TreeService for LocalContent {
         _node: NodeId,
         request: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<(), ServiceError>,
-    ) -> Result<LeavesTold, ServiceError> {
+    ) -> Result<LeavesSummary, ServiceError> {
         leaves::tell(self, request, sink)
     }
 

@@ -73,7 +73,7 @@ pub fn changed_paths(
         cut,
         monitor,
         each,
-        told: HashSet::new(),
+        reported: HashSet::new(),
         gone: Vec::new(),
         replacing: Vec::new(),
         has_lost_directories: false,
@@ -115,7 +115,7 @@ struct Lister<'a, F> {
     monitor: &'a dyn Monitor,
     each: F,
     /// Nodes reported under all their names.
-    told: HashSet<NodeId>,
+    reported: HashSet<NodeId>,
     /// Gone paths, until all are known.
     gone: Vec<ByteString>,
     /// Names that now stand for something other than a directory.
@@ -156,7 +156,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
             for (node, NodeNames { kind, names }) in nodes.iter().zip(names) {
                 let Some(kind) = kind else { continue };
                 kinds.insert(*node, kind);
-                if !self.told.insert(*node) {
+                if !self.reported.insert(*node) {
                     continue;
                 }
                 if *node == NodeId::ROOT {

@@ -101,7 +101,7 @@ pub fn pull(
     monitor: &dyn Monitor,
 ) -> Result<PullReport> {
     let clock = server.clock();
-    let began_ns = clock.monotonic_ns();
+    let started_ns = clock.monotonic_ns();
     let wire_before = server.wire_bytes();
     monitor.event(Event::Phase(Phase::Preparing));
     let info = server.folder(folder)?;
@@ -133,7 +133,7 @@ pub fn pull(
         false => origin.pull_into(target, &wishes, monitor)?,
     };
     restored.wire = server.wire_bytes().since(wire_before);
-    restored.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
+    restored.total_ns = clock.monotonic_ns().saturating_sub(started_ns);
     Ok(PullReport {
         dry_run: options.dry_run,
         new: pulled.new,

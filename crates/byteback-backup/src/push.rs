@@ -162,7 +162,7 @@ pub fn push(
         options,
         monitor,
     };
-    let began_ns = server.clock().monotonic_ns();
+    let started_ns = server.clock().monotonic_ns();
     let wire_before = server.wire_bytes();
     monitor.event(Event::Phase(Phase::Preparing));
     // Follows a symlink: it was named.
@@ -173,7 +173,7 @@ pub fn push(
         .map_err(|error| BackupError::local("open", source.display().to_string(), error))?;
     let mut report = job.run(&local)?;
     report.wire = server.wire_bytes().since(wire_before);
-    report.total_ns = server.clock().monotonic_ns().saturating_sub(began_ns);
+    report.total_ns = server.clock().monotonic_ns().saturating_sub(started_ns);
     Ok(report)
 }
 
@@ -193,7 +193,7 @@ impl Job<'_> {
         let mut record = self.record(base_seq, &mut report)?;
         let mut fresh = report.clone();
         let mut earlier = PushReport::default();
-        let (mut proof_refused, mut was_sent_anew) = (false, false);
+        let (mut proof_refused, mut was_resent) = (false, false);
         loop {
             let ended = self.attempt(local, &record, proof_refused, &mut report);
             let error = match ended {
@@ -233,8 +233,8 @@ impl Job<'_> {
                     let message = format!("{}; sending such files in full", error.message);
                     self.monitor.event(Event::Warning(&message));
                 }
-                ServerErrorKind::PartsMissing if !was_sent_anew => {
-                    was_sent_anew = true;
+                ServerErrorKind::PartsMissing if !was_resent => {
+                    was_resent = true;
                     record.forget_parts();
                     let message = format!("{}; sending it again", error.message);
                     self.monitor.event(Event::Warning(&message));

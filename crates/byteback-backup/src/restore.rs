@@ -62,7 +62,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-pub(crate) use pull::mark_way_up;
+pub(crate) use pull::mark_ancestors;
 pub use pull::{is_partial_name, partial_name};
 pub use report::{LostRange, NotRestored, NotRestoredKind, RestoreReport, SalvagedFile};
 
@@ -114,7 +114,7 @@ pub fn restore(
     monitor: &dyn Monitor,
 ) -> Result<RestoreReport> {
     let clock = server.clock();
-    let began_ns = clock.monotonic_ns();
+    let started_ns = clock.monotonic_ns();
     let wire_before = server.wire_bytes();
     monitor.event(Event::Phase(Phase::Preparing));
     let snapshot = resolve_snapshot(server, folder, at)?;
@@ -127,7 +127,7 @@ pub fn restore(
     let mut report = from.restore_into(target, options, None, monitor)?;
     report.snapshot_id = snapshot.id;
     report.wire = server.wire_bytes().since(wire_before);
-    report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
+    report.total_ns = clock.monotonic_ns().saturating_sub(started_ns);
     Ok(report)
 }
 

@@ -86,7 +86,7 @@ fn is_same_as_it_comes(
     len_bytes: u64,
     monitor: &dyn Monitor,
 ) -> Result<Result<bool, ServiceError>> {
-    let mut here = Here {
+    let mut here = LocalComparison {
         read,
         monitor,
         same_to: 0,
@@ -143,14 +143,14 @@ enum Ended {
 }
 
 /// A "target" that compares the bytes written to it with the local file; gaps must be zero.
-struct Here<'a> {
+struct LocalComparison<'a> {
     read: &'a Reading<'a>,
     monitor: &'a dyn Monitor,
     same_to: u64,
     ended: Option<Ended>,
 }
 
-impl Here<'_> {
+impl LocalComparison<'_> {
     /// Compares the local bytes from the last compared place on with these bytes, or with zeros.
     fn compare(&mut self, end: u64, wanted: Option<&[u8]>) -> io::Result<()> {
         let from = self.same_to;
@@ -197,7 +197,7 @@ impl Here<'_> {
     }
 }
 
-impl Target for Here<'_> {
+impl Target for LocalComparison<'_> {
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(0)
     }

@@ -24,7 +24,7 @@ pub(crate) struct TreeReader<'a> {
     folder: &'a FolderName,
     at: Seq,
     /// Directories met so far.
-    met: HashSet<FileId>,
+    visited: HashSet<FileId>,
 }
 
 impl<'a> TreeReader<'a> {
@@ -33,7 +33,7 @@ impl<'a> TreeReader<'a> {
             server,
             folder,
             at,
-            met: HashSet::new(),
+            visited: HashSet::new(),
         }
     }
 
@@ -52,7 +52,7 @@ impl<'a> TreeReader<'a> {
         path: &[u8],
         mut each: impl FnMut(EntryInfo) -> Result<()>,
     ) -> Result<()> {
-        if !self.met.insert(dir) {
+        if !self.visited.insert(dir) {
             return Err(BackupError::hostile(format!(
                 "directory {dir} occurs twice, the second time at '{}'",
                 byteback_model::ByteString::from(path)

@@ -160,7 +160,7 @@ pub fn verify(
     monitor: &dyn Monitor,
 ) -> Result<VerifyReport> {
     let clock = server.clock();
-    let began_ns = clock.monotonic_ns();
+    let started_ns = clock.monotonic_ns();
     let wire_before = server.wire_bytes();
     monitor.event(Event::Phase(Phase::Preparing));
     let snapshot = resolve_snapshot(server, folder, at)?;
@@ -194,7 +194,7 @@ pub fn verify(
         compare::compare(server, folder, dir, &meter, &mut report)?;
     }
     report.wire = server.wire_bytes().since(wire_before);
-    report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);
+    report.total_ns = clock.monotonic_ns().saturating_sub(started_ns);
     Ok(report)
 }
 
@@ -234,7 +234,7 @@ fn verify_stored(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let mut stream = server.verify_stream(folder, report.seq)?;
-    let (mut bytes_told, mut files_told) = (0, 0);
+    let (mut reported_bytes, mut reported_files) = (0, 0);
     let failed = |kind, message: String| {
         BackupError::Server(ServerError {
             kind,
@@ -250,12 +250,12 @@ fn verify_stored(
         check_cancelled(monitor)?;
         match stream.next_event()? {
             Some(VerifyEvent::Progress { files, bytes, .. }) => {
-                monitor.event(Event::BytesRead(bytes.saturating_sub(bytes_told)));
-                bytes_told = bytes.max(bytes_told);
-                for _ in files_told..files {
+                monitor.event(Event::BytesRead(bytes.saturating_sub(reported_bytes)));
+                reported_bytes = bytes.max(reported_bytes);
+                for _ in reported_files..files {
                     monitor.event(Event::FileDone { path: None });
                 }
-                files_told = files.max(files_told);
+                reported_files = files.max(reported_files);
             }
             Some(VerifyEvent::Damage {
                 id,
@@ -292,15 +292,15 @@ fn verify_stored(
                 damaged_files,
                 wrong_sums,
             }) => {
-                let told = report.damaged_files;
-                if damaged_files != told {
+                let reported = report.damaged_files;
+                if damaged_files != reported {
                     return Err(BackupError::hostile(format!(
-                        "the summary counts {damaged_files} damaged files, {told} were listed"
+                        "the summary counts {damaged_files} damaged files, {reported} were listed"
                     )));
                 }
                 // Not every file has a line of its own.
-                monitor.event(Event::BytesRead(bytes.saturating_sub(bytes_told)));
-                for _ in files_told..files {
+                monitor.event(Event::BytesRead(bytes.saturating_sub(reported_bytes)));
+                for _ in reported_files..files {
                     monitor.event(Event::FileDone { path: None });
                 }
                 (report.files, report.frames, report.bytes) = (files, frames, bytes);

@@ -88,7 +88,7 @@ trait Content {
     fn wait_for_writers(&self);
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Whether every change of the file moves its times.
-    fn times_tell(&self) -> io::Result<bool>;
+    fn times_track_changes(&self) -> io::Result<bool>;
 }
 
 impl<F: AsFd> Content for F {
@@ -113,7 +113,7 @@ impl<F: AsFd> Content for F {
         }
     }
 
-    fn times_tell(&self) -> io::Result<bool> {
+    fn times_track_changes(&self) -> io::Result<bool> {
         // The width of the field differs between machines.
         #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
         let magic = rustix::fs::fstatfs(self)?.f_type as i64 & 0xffff_ffff;
@@ -222,7 +222,7 @@ impl KeptChecksums {
         file.wait_for_writers();
         let before = ask()?;
         if !file
-            .times_tell()
+            .times_track_changes()
             .map_err(SourceError::io("query the type of the file system"))?
         {
             return Err(SourceError::NotHere(

@@ -325,9 +325,9 @@ impl Stamp {
         }
     }
 
-    /// Whether `told`, the result of asking for the file's stamp, is this stamp.
-    pub fn is_that_of(&self, told: Result<Self>) -> Result<bool> {
-        match told {
+    /// Whether `reported`, the result of asking for the file's stamp, is this stamp.
+    pub fn is_that_of(&self, reported: Result<Self>) -> Result<bool> {
+        match reported {
             Ok(now) => Ok(now == *self),
             Err(SourceError::ChangedMeanwhile) => Ok(false),
             Err(error) => Err(error),
@@ -446,8 +446,8 @@ impl SourceError {
 }
 
 /// The `stat` of a file that has to be a regular one.
-pub fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
-    let stat = told.map_err(SourceError::io("read the file's length and times"))?;
+pub fn regular_file(reported: io::Result<Stat>) -> Result<Stat> {
+    let stat = reported.map_err(SourceError::io("read the file's length and times"))?;
     match stat.kind {
         NodeKind::File => Ok(stat),
         _ => Err(SourceError::NotHere("not a regular file")),

@@ -17,8 +17,8 @@ pub mod throttle;
 
 pub use error::{ServerError, ServerErrorKind};
 pub use server_client::{
-    CertificateChanged, ClientOptions, Connection, ContentReader, GoOn, Heard, Listening, Network, Pauses,
-    ServerClient, TreePlace, VerifyStream, WireBytes, join, of_hex,
+    CertificateChanged, ClientOptions, Connection, ContentReader, GoOn, Listening, Network, Pauses, ServerClient,
+    ServerNews, TreePlace, VerifyStream, WireBytes, join, of_hex,
 };
 
 /// The result of a call of a server.

@@ -57,7 +57,7 @@ pub use calls::of_hex;
 pub use calls::{ContentReader, TreePlace, VerifyStream};
 pub use counting::WireBytes;
 pub use devices::join;
-pub use events::{Heard, Listening};
+pub use events::{Listening, ServerNews};
 pub use network::{Connection, Network};
 pub use pinned::CertificateChanged;
 
@@ -448,10 +448,11 @@ impl ServerClient {
     }
 
     fn send_for_json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
-        let began_ns = self.clock().monotonic_ns();
+        let started_ns = self.clock().monotonic_ns();
         let response = self.send_once(ask)?;
         if matches!(ask.body, Body::Nothing) {
-            self.link.answered(self.clock().monotonic_ns().saturating_sub(began_ns));
+            self.link
+                .answered(self.clock().monotonic_ns().saturating_sub(started_ns));
         }
         read_json(&ask.name(), response)
     }

@@ -11,7 +11,7 @@ use byteback_model::{Attributes, ByteString, NodeId};
 use byteback_oplog::{ChangesCursor, ChangesPage, Epoch};
 
 use crate::frame::{self, Frame, protocol};
-use crate::leaves::{LEAF_LEN_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold};
+use crate::leaves::{LEAF_LEN_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesSummary};
 use crate::messages::{Answer, Request};
 use crate::repair::{RepairReport, RepairRequest};
 use crate::server::socket_address;
@@ -257,7 +257,7 @@ impl TreeService for Client {
         node: NodeId,
         leaves: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         let request = Request::LeafSums { cut, node, leaves };
         let odd = || protocol("the daemon sent checksums of incomplete leaves");
         let mut sink = |piece: Piece<'_>| match piece {
@@ -272,7 +272,7 @@ impl TreeService for Client {
             Piece::Hole(range) => sink(LeafPiece::Zeros(range)),
         };
         match self.ask(&request, &mut sink)? {
-            Answer::LeafSums(told) => Ok(told),
+            Answer::LeafSums(reported) => Ok(reported),
             Answer::Error(error) => Err(error),
             other => unexpected(&other),
         }

@@ -216,7 +216,7 @@ pub trait LandingTree: Send + Sync {
     ///
     /// # Errors
     /// If that cannot be found out.
-    fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool>;
+    fn is_taken_by_another(&self, place: &Place<NodeId>) -> Result<bool>;
 
     /// A node as it is now; `None` if it has no name any more.
     ///

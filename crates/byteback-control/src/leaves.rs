@@ -94,7 +94,7 @@ pub enum LeafPiece<'a> {
 
 /// How the checksums of a file were come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeavesTold {
+pub struct LeavesSummary {
     /// The source of the checksums.
     pub source: LeafSource,
     /// Bytes of the file that were read to compute them, also in vain.

@@ -37,7 +37,7 @@ pub use landing::{
     WatchedNode, overtaken_in,
 };
 pub use leaves::{
-    LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
+    LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary,
 };
 pub use live::{
     LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SIGN_OF_LIFE_S,

@@ -13,7 +13,7 @@ use byteback_model::{Attributes, ByteString, NodeId};
 use byteback_oplog::{ChangesCursor, ChangesPage, Epoch};
 use serde::{Deserialize, Serialize};
 
-use crate::leaves::{LeafOffer, LeafRequest, LeavesTold};
+use crate::leaves::{LeafOffer, LeafRequest, LeavesSummary};
 use crate::repair::{RepairReport, RepairRequest};
 use crate::service::{
     CutId, CutInfo, CutRequest, DirEntry, FileHistory, FinishReport, NamedCut, NodeNames, Outcome, PastFile,
@@ -138,7 +138,7 @@ pub(crate) enum Answer {
     History(Box<FileHistory>),
     Past(PastFile),
     LeafOffer(LeafOffer),
-    LeafSums(LeavesTold),
+    LeafSums(LeavesSummary),
 }
 
 #[cfg(test)]

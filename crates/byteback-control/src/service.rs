@@ -16,7 +16,7 @@ use byteback_oplog::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::leaves::{LeafOffer, LeafPiece, LeafRequest, LeavesTold};
+use crate::leaves::{LeafOffer, LeafPiece, LeafRequest, LeavesSummary};
 use crate::live::SyncStatus;
 use crate::repair::{RepairReport, RepairRequest};
 
@@ -503,7 +503,7 @@ pub trait TreeService: Send + Sync {
     /// [`ErrorKind::Node`] if there is no such file at the cut; for a cut that is not open, or a
     /// tree that cannot tell.
     fn leaf_offer(&self, _cut: CutId, _node: NodeId) -> Result<LeafOffer> {
-        Err(untold())
+        Err(unsupported_request())
     }
 
     /// Returns the checksums of all leaves of a file as it was at the cut, ascending, without gaps,
@@ -519,8 +519,8 @@ pub trait TreeService: Send + Sync {
         _node: NodeId,
         _request: LeafRequest,
         _sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
-        Err(untold())
+    ) -> Result<LeavesSummary> {
+        Err(unsupported_request())
     }
 
     /// The path of a node below the root at the cut.
@@ -534,7 +534,7 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// For a cut that is not open, or a tree that cannot tell.
     fn names(&self, _cut: CutId, _nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
-        Err(untold())
+        Err(unsupported_request())
     }
 
     /// A page of a directory at the cut, in byte order of the names, from the one behind `after`
@@ -543,7 +543,7 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// For a cut that is not open, or a tree that cannot tell.
     fn entries(&self, _cut: CutId, _directory: NodeId, _after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
-        Err(untold())
+        Err(unsupported_request())
     }
 
     /// The node at a path below the root at the cut: names with single slashes between them, no `.`
@@ -552,7 +552,7 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// For a cut that is not open, or a tree that cannot tell.
     fn find(&self, _cut: CutId, _path: &ByteString) -> Result<Option<NodeId>> {
-        Err(untold())
+        Err(unsupported_request())
     }
 
     /// The pending cut of a consumer is saved and becomes its mark, if it is the one that ended at
@@ -561,7 +561,7 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// If the log cannot be written, or for a tree that keeps no marks.
     fn advance(&self, _consumer: &str, _cut: Epoch) -> Result<bool> {
-        Err(untold())
+        Err(unsupported_request())
     }
 
     /// Remembers durably which batch carries the cut.
@@ -685,6 +685,6 @@ fn no_named_cuts() -> ServiceError {
     ServiceError::new(ErrorKind::Refused, message)
 }
 
-fn untold() -> ServiceError {
+fn unsupported_request() -> ServiceError {
     ServiceError::new(ErrorKind::Protocol, "this folder does not support that request")
 }

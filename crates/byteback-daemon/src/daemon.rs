@@ -37,7 +37,7 @@ use crate::integrity::{self, ChecksumOptions, scrub};
 use crate::live::{Live, LiveOptions, LiveService};
 use crate::lost_writes::{self, LostWrites};
 use crate::memory;
-use crate::service::{HearSyncWishes, PAGE_LIMITS, Repair, Service, TellSync};
+use crate::service::{PAGE_LIMITS, Repair, Service, SyncReporter, SyncWishesReader};
 use crate::state_folder::StateFolder;
 use crate::tree::TrackedTree;
 
@@ -208,7 +208,7 @@ impl Daemon {
             .map(|_| prepare_for_volume(tree.folder(), &point))
             .transpose();
         let folder = tree.folder().clone();
-        let mut has_begun = false;
+        let mut has_started = false;
         let compare_again = || {
             tree.compare_again().map_err(io::Error::other)?;
             tree.begin_undo().map_err(io::Error::other)?;
@@ -221,7 +221,7 @@ impl Daemon {
                     }
                 });
             }
-            has_begun = true;
+            has_started = true;
             Ok(())
         };
         let mounted = bare.and_then(|bare| {
@@ -234,7 +234,7 @@ impl Daemon {
         let (mount, bare) = match mounted {
             Ok(mounted) => mounted,
             Err(error) => {
-                if !has_begun {
+                if !has_started {
                     tree.begin_undo()?;
                 }
                 tree.end_undo()?;
@@ -351,8 +351,8 @@ impl Daemon {
     }
 
     /// Lets `tell` report the state of continuous sync whenever the state of the tree is requested.
-    pub fn tell_sync(&self, tell: TellSync) {
-        self.service.tell_sync(tell);
+    pub fn set_sync_reporter(&self, tell: SyncReporter) {
+        self.service.set_sync_reporter(tell);
     }
 
     /// Lets `repair` mend damage when a client asks for that.
@@ -361,8 +361,8 @@ impl Daemon {
     }
 
     /// Lets `hear` read the wanted pace of continuous sync again after it was changed.
-    pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
-        self.service.hear_sync_wishes(hear);
+    pub fn set_sync_wishes_reader(&self, hear: SyncWishesReader) {
+        self.service.set_sync_wishes_reader(hear);
     }
 
     /// Serves until the mount is gone, whoever removed it, and ends in good order.

@@ -60,8 +60,8 @@ pub(crate) fn open(tree: &TrackedTree, options: ChecksumOptions) -> Result<Arc<I
         options.verify_reads,
         unchecked,
     ));
-    let told = Arc::clone(&integrity);
-    log.set_on_untracked(move |node| told.sums().forget(node.0));
+    let reported = Arc::clone(&integrity);
+    log.set_on_untracked(move |node| reported.sums().forget(node.0));
     Ok(integrity)
 }
 

@@ -136,7 +136,7 @@ impl LiveOptions {
 
 /// A removed file that is held open.
 #[derive(Clone, Debug)]
-struct Kept {
+struct RemovedFile {
     fd: Arc<Inode>,
     identity: Identity,
     /// Whether it was written after its removal: nothing is compared with it then.
@@ -149,7 +149,7 @@ type LensBefore = BTreeMap<NodeId, Vec<(Position, u64)>>;
 /// Things that are not needed any more, until `Live::clean` removes them.
 #[derive(Default)]
 struct Trash {
-    files: Vec<Kept>,
+    files: Vec<RemovedFile>,
     saved: Vec<Position>,
     deltas: Vec<u64>,
     /// Keys of what was kept of rewritten files.
@@ -160,10 +160,10 @@ struct Trash {
 struct State {
     queue: Queue,
     table: RelationTable,
-    kept: BTreeMap<NodeId, Kept>,
+    kept: BTreeMap<NodeId, RemovedFile>,
     kept_nodes: HashMap<Identity, NodeId>,
     /// The file that is about to lose its last name.
-    pending: Option<(NodeId, Kept)>,
+    pending: Option<(NodeId, RemovedFile)>,
     /// The attributes that a node had up to a position.
     captures: BTreeMap<NodeId, Vec<(Position, Arc<Attributes>)>>,
     /// The length of a file before the content that begins at a position.
@@ -299,7 +299,7 @@ impl State {
         }
     }
 
-    fn keep(&mut self, node: NodeId, kept: Kept) {
+    fn keep(&mut self, node: NodeId, kept: RemovedFile) {
         self.kept_nodes.insert(kept.identity, node);
         self.kept.insert(node, kept);
     }
@@ -657,8 +657,8 @@ impl Live {
 fn found(log: &Log, dir: &dyn DurableDir, options: QueueOptions) -> Result<Found, JournalError> {
     let mut found = Found::read(dir)?;
     let consumer = log.consumer(SYNC_CONSUMER).map_err(io::Error::other)?;
-    let has_begun = consumer.mark.is_some() || consumer.pending.is_some();
-    if found.is_damaged || (found.is_missing && has_begun) {
+    let has_started = consumer.mark.is_some() || consumer.pending.is_some();
+    if found.is_damaged || (found.is_missing && has_started) {
         log.reset_mark(SYNC_CONSUMER).map_err(io::Error::other)?;
         let stopped = Stopped::read(dir, options)?;
         found.skip(stopped.map(|stopped| stopped.queue.numbers()).unwrap_or_default());

@@ -132,12 +132,12 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// The mark of a directory, as an `O_PATH` descriptor.
-    pub(crate) fn of(root: &Inode, births_stay: bool) -> io::Result<Self> {
+    pub(crate) fn of(root: &Inode, keeps_births: bool) -> io::Result<Self> {
         let identity = root.stat()?.identity();
         let readable = root.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(Self {
             inode: identity.ino,
-            birth_ns: identity.birth_ns.filter(|_| births_stay),
+            birth_ns: identity.birth_ns.filter(|_| keeps_births),
             file_system: readable.file_system()?,
         })
     }
@@ -199,12 +199,12 @@ impl<'a> Guard<'a> {
     pub(crate) fn before(
         &mut self,
         root: &Inode,
-        births_stay: bool,
+        keeps_births: bool,
         is_in_sync: bool,
         missing: impl FnOnce(u8) -> Result<Option<Presence>, DaemonError>,
     ) -> Result<(), DaemonError> {
         if !self.is_volume {
-            let mark = Mark::of(root, births_stay).map_err(|source| DaemonError::Folder {
+            let mark = Mark::of(root, keeps_births).map_err(|source| DaemonError::Folder {
                 path: self.folder.directory().to_owned(),
                 source,
             })?;

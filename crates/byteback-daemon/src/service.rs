@@ -21,7 +21,7 @@ use std::time::Duration;
 use byteback_checksums::written::Reason;
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind,
-    FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NamedCut, NodeNames, Outcome,
+    FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesSummary, NamedCut, NodeNames, Outcome,
     PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
     not_synced,
 };
@@ -57,18 +57,18 @@ pub struct Service {
     cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
     next_cut: AtomicU64,
     page_limits: PageLimits,
-    sync: OnceLock<TellSync>,
-    sync_wishes: OnceLock<HearSyncWishes>,
+    sync: OnceLock<SyncReporter>,
+    sync_wishes: OnceLock<SyncWishesReader>,
     repair: OnceLock<Repair>,
     /// The volume that the tree lies in, if it is in one.
     volume: Option<VolumeWatch>,
 }
 
 /// Reports the state of continuous sync.
-pub type TellSync = Box<dyn Fn() -> SyncStatus + Send + Sync>;
+pub type SyncReporter = Box<dyn Fn() -> SyncStatus + Send + Sync>;
 
 /// Reads the wanted pace of sync again, and whether to sync at all.
-pub type HearSyncWishes = Box<dyn Fn() -> Result<()> + Send + Sync>;
+pub type SyncWishesReader = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Mends damage, as requested.
 pub type Repair = Box<dyn Fn(&RepairRequest) -> Result<RepairReport> + Send + Sync>;
@@ -121,13 +121,13 @@ impl Service {
 
     /// Calls `tell` from now on when the state of the tree is requested. Only the first `tell` is
     /// ever used.
-    pub fn tell_sync(&self, tell: TellSync) {
+    pub fn set_sync_reporter(&self, tell: SyncReporter) {
         let _ = self.sync.set(tell);
     }
 
     /// Calls `hear` from now on when the wanted pace of sync was changed. Only the first `hear` is
     /// ever used.
-    pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
+    pub fn set_sync_wishes_reader(&self, hear: SyncWishesReader) {
         let _ = self.sync_wishes.set(hear);
     }
 
@@ -167,11 +167,14 @@ impl Service {
             true => None,
             false => request.since.or(consumer.mark),
         };
-        let why_everything = match consumer.mark {
-            None => log.why_everything(&consumer).map_err(log_failed)?,
+        let full_changes_reason = match consumer.mark {
+            None => log.full_changes_reason(&consumer).map_err(log_failed)?,
             Some(_) => WholeReason::NoMark,
         };
-        Ok(Wanted { since, why_everything })
+        Ok(Wanted {
+            since,
+            full_changes_reason,
+        })
     }
 
     /// Gives an open cut its number, and describes what is in it.
@@ -335,7 +338,7 @@ impl Service {
             .integrity()
             .map(|integrity| integrity.faults())
             .unwrap_or_default();
-        let told = faults.into_iter().map(|(node, flagged)| DamagedFile {
+        let reported = faults.into_iter().map(|(node, flagged)| DamagedFile {
             node,
             path: self
                 .tree
@@ -352,7 +355,7 @@ impl Service {
                 .map(|range| (range.start(), range.len_bytes()))
                 .collect(),
         });
-        told.collect()
+        reported.collect()
     }
 
     /// Reads ranges of a file at a cut. `once`: the content is not needed again.
@@ -493,14 +496,14 @@ fn join(names: &[OsString]) -> Vec<u8> {
 struct Wanted {
     since: Option<Epoch>,
     /// The reason that is reported for files if `since` is `None`.
-    why_everything: WholeReason,
+    full_changes_reason: WholeReason,
 }
 
 impl Wanted {
     fn changes(&self, cut: &Cut) -> Result<ChangeList> {
         match self.since {
             Some(_) => cut.changes(self.since).map_err(log_failed),
-            None => Ok(cut.everything(self.why_everything)),
+            None => Ok(cut.everything(self.full_changes_reason)),
         }
     }
 }
@@ -594,7 +597,7 @@ impl TreeService for Service {
                 }
             }
             let is_synced = self.tree.live().sync().is_ok();
-            open.saw(seen, before_ns, is_synced);
+            open.record_seen(seen, before_ns, is_synced);
         }
         Ok(answers)
     }
@@ -630,12 +633,12 @@ impl TreeService for Service {
         node: NodeId,
         request: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         let open = self.cut_of(cut)?;
-        let told = self.tell_leaves(&open, node, request, sink)?;
+        let reported = self.tell_leaves(&open, node, request, sink)?;
         self.check_attached()?;
         self.check_unchanged(&open, node)?;
-        Ok(told)
+        Ok(reported)
     }
 
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>> {

@@ -91,7 +91,7 @@ fn compare(
         let is_in_sync = consumers.iter().any(|(name, _)| name == SYNC_CONSUMER);
         let missing = |percent| Ok(log.missing(&live, percent)?);
         guard
-            .before(root, live.births_stay(), is_in_sync, missing)
+            .before(root, live.keeps_births(), is_in_sync, missing)
             .map_err(failed)?;
     }
     match log.scan(&live, progress) {

@@ -37,7 +37,7 @@ pub const CONTENT_LEN_MAX: u64 = 64 * 1024;
 const HEADER_LEN: usize = 8 + 2 + 2 + 4;
 
 /// Stands for the length of a content that the bundle leaves out.
-const UNTOLD: u32 = u32::MAX;
+const OMITTED_LEN: u32 = u32::MAX;
 
 /// A short content: its data, and zeros everywhere else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,7 +171,7 @@ pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Resu
     head.extend_from_slice(&(contents.len() as u16).to_le_bytes());
     for content in contents {
         let len = match content {
-            None => UNTOLD,
+            None => OMITTED_LEN,
             Some(content) if content.len_bytes > CONTENT_LEN_MAX => {
                 return Err(refused("a content is too long for a bundle"));
             }
@@ -182,15 +182,15 @@ pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Resu
     let crc = crc32c::crc32c(&head);
     head.extend_from_slice(&crc.to_le_bytes());
     out.write_all(&head)?;
-    let told = || contents.iter().flatten();
-    let total = told().map(|content| content.len_bytes).sum();
+    let reported = || contents.iter().flatten();
+    let total = reported().map(|content| content.len_bytes).sum();
     let failed = |error: WriteError| match error {
         WriteError::Write(source) => source,
         other => io::Error::other(other),
     };
     let mut writer = DeltaWriter::new(out, 0, total, WriterOptions::default()).map_err(failed)?;
     let mut start = 0;
-    for content in told() {
+    for content in reported() {
         let mut at = start;
         for (offset, bytes) in content.data() {
             if let Some(hole) = ByteRange::new(at, start + offset) {
@@ -237,12 +237,12 @@ pub fn read(mut input: impl Read, contents_max: usize) -> Result<Vec<Option<Shor
     if crc32c::crc32c(&head) != *crc {
         return Err(BundleError::Checksum);
     }
-    let is_too_long = |len: &u32| *len != UNTOLD && u64::from(*len) > CONTENT_LEN_MAX;
+    let is_too_long = |len: &u32| *len != OMITTED_LEN && u64::from(*len) > CONTENT_LEN_MAX;
     if lens.iter().any(is_too_long) {
         return Err(BundleError::Impossible("a content is too long"));
     }
-    let told = |len: &u32| (*len != UNTOLD).then(|| ShortContent::zeros(u64::from(*len)));
-    let mut contents: Vec<Option<ShortContent>> = lens.iter().map(told).collect();
+    let reported = |len: &u32| (*len != OMITTED_LEN).then(|| ShortContent::zeros(u64::from(*len)));
+    let mut contents: Vec<Option<ShortContent>> = lens.iter().map(reported).collect();
     fill(input, &mut contents)?;
     Ok(contents)
 }
@@ -255,8 +255,8 @@ fn fill(input: impl Read, contents: &mut [Option<ShortContent>]) -> Result<(), B
     if header.base_len_bytes != 0 || header.has_copies || header.new_len_bytes != total {
         return Err(BundleError::Impossible("its contents do not have the announced length"));
     }
-    let mut told = contents.iter_mut().flatten();
-    let (mut content, mut start) = (told.next(), 0);
+    let mut reported = contents.iter_mut().flatten();
+    let (mut content, mut start) = (reported.next(), 0);
     let mut decoder = FrameDecoder::new().map_err(of_io)?;
     let (mut block, mut raw) = (Block::default(), Vec::new());
     while delta.read_block(&mut block)? {
@@ -282,7 +282,7 @@ fn fill(input: impl Read, contents: &mut [Option<ShortContent>]) -> Result<(), B
                 at += of_now.len() as u64;
                 bytes = later;
                 if at >= end {
-                    (content, start) = (told.next(), end);
+                    (content, start) = (reported.next(), end);
                 }
             }
         }

@@ -59,11 +59,11 @@ pub struct MalformedPageDelta;
 pub fn put_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out: &mut Vec<u8>) -> bool {
     let before = out.len();
     let end = before.saturating_add(len_bytes_max);
-    let mut told = 0;
+    let mut reported = 0;
     let mut at = 0;
     while let Some(start) = next_difference(base, new, at) {
         let stop = end_of_difference(base, new, start);
-        varint::put(out, (start - told) as u64);
+        varint::put(out, (start - reported) as u64);
         varint::put(out, (stop - start) as u64);
         if out.len().saturating_add(stop - start) > end {
             out.truncate(before);
@@ -71,7 +71,7 @@ pub fn put_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out: &mut V
         }
         let both = base.iter().zip(new).skip(start).take(stop - start);
         out.extend(both.map(|(base, new)| base ^ new));
-        (told, at) = (stop, stop);
+        (reported, at) = (stop, stop);
     }
     true
 }
@@ -257,13 +257,16 @@ pub fn apply_page_delta(page: &mut [u8], delta: &[u8]) -> Result<(), MalformedPa
         let skip = varint::take(&mut rest).and_then(|skip| usize::try_from(skip).ok());
         let len = varint::take(&mut rest).and_then(|len| usize::try_from(len).ok());
         let (skip, len) = skip.zip(len).ok_or(MalformedPageDelta)?;
-        let (told, later) = rest
+        let (reported, later) = rest
             .split_at_checked(len)
             .filter(|_| len > 0)
             .ok_or(MalformedPageDelta)?;
         let (_, behind) = page.split_at_mut_checked(skip).ok_or(MalformedPageDelta)?;
         let (changed, behind) = behind.split_at_mut_checked(len).ok_or(MalformedPageDelta)?;
-        changed.iter_mut().zip(told).for_each(|(byte, told)| *byte ^= told);
+        changed
+            .iter_mut()
+            .zip(reported)
+            .for_each(|(byte, reported)| *byte ^= reported);
         (page, rest) = (behind, later);
     }
     Ok(())

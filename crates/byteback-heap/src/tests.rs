@@ -6,7 +6,7 @@ use super::*;
 static HEAP: CountingHeap = CountingHeap;
 
 #[test]
-fn what_stays_and_what_was_there_for_a_while_are_told_apart() {
+fn heap_use_separates_what_stays_from_the_peak() {
     let before = vec![0_u8; 500];
     let (kept, used) = used_by(|| {
         drop(before);

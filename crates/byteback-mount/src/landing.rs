@@ -180,9 +180,9 @@ impl Landing {
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if the directory is not there any more.
-    pub fn is_taken_otherwise(&self, at: LoggedName<'_>) -> Result<bool, LandingError> {
+    pub fn is_taken_by_another(&self, at: LoggedName<'_>) -> Result<bool, LandingError> {
         let at = self.name(at)?;
-        self.tree.is_taken_otherwise(&at)
+        self.tree.is_taken_by_another(&at)
     }
 
     /// Makes the kernel forget. Errors are ignored: the kernel knows none of it, or the mount is
@@ -478,7 +478,7 @@ impl Landing {
     }
 
     /// Makes the kernel drop its pages of a range of a file, or of all of it.
-    /// [`Landing::tell_len`] follows where the length changed.
+    /// [`Landing::report_len`] follows where the length changed.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
         self.wait_for_lookups(file.logged);
         self.stores.forget_pages(file.number, range);
@@ -486,7 +486,7 @@ impl Landing {
 
     /// Makes the kernel learn the length of a file: a program that has it mapped reaches the bytes
     /// gained, and sees nothing behind the new end.
-    pub fn tell_len(&self, file: &LandingFile) {
+    pub fn report_len(&self, file: &LandingFile) {
         self.stores.look_at(file.number);
     }
 }

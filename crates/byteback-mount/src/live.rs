@@ -187,7 +187,7 @@ impl TreeView for LiveTree {
         Ok((self.root.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?, stat))
     }
 
-    fn births_stay(&self) -> bool {
+    fn keeps_births(&self) -> bool {
         self.root.system_type().is_ok_and(|kind| kind != Some(OVERLAYFS_TYPE))
     }
 

@@ -258,8 +258,8 @@ fn learn_len_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: In
     for _ in 0..ATTEMPTS_MAX {
         let len_bytes =
             |sync| statx(&named, "", AtFlags::EMPTY_PATH | sync, StatxFlags::SIZE).map(|stat| stat.stx_size);
-        let told_bytes = len_bytes(AtFlags::STATX_FORCE_SYNC)?;
-        if len_bytes(AtFlags::STATX_DONT_SYNC)? == told_bytes {
+        let reported_bytes = len_bytes(AtFlags::STATX_FORCE_SYNC)?;
+        if len_bytes(AtFlags::STATX_DONT_SYNC)? == reported_bytes {
             break;
         }
     }

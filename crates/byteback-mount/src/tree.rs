@@ -244,7 +244,7 @@ impl Tree {
         };
         for (node, link, identity) in steps.into_iter().rev() {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
-            let opened = fd.open_at(&link.name, flags).map_err(gone_is_stale)?;
+            let opened = fd.open_at(&link.name, flags).map_err(map_not_found_to_stale)?;
             if opened.stat()?.identity() != identity {
                 return Err(stale());
             }
@@ -369,7 +369,7 @@ impl Tree {
 
 /// A name that is not there any more means that the node is to be looked up again, not that it does
 /// not exist.
-fn gone_is_stale(error: io::Error) -> io::Error {
+fn map_not_found_to_stale(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => stale(),
         _ => error,

@@ -219,7 +219,7 @@ impl ChangeList {
             return Ok(());
         };
         let (from, since) = match self.extent {
-            Extent::Everything(reason) => return self.each_node_there_is(first, reason, act),
+            Extent::Everything(reason) => return self.for_each_existing_node(first, reason, act),
             Extent::Since { from, since } => (from, since),
         };
         let table = self.cut.snapshot.transaction().open_table(database::LAYERS)?;
@@ -238,7 +238,7 @@ impl ChangeList {
             }));
         }
         let mut merged = Merged::new(lists)?;
-        while let Some((node, layer)) = merged.next_sum(|sum: &mut Layer, younger| sum.lay(&younger))? {
+        while let Some((node, layer)) = merged.next_sum(|sum: &mut Layer, newer| sum.overlay(&newer))? {
             // The node is gone meanwhile; the change of its name reports that.
             let Some(record) = self.cut.visible_record(node)? else {
                 continue;
@@ -250,7 +250,7 @@ impl ChangeList {
         Ok(())
     }
 
-    fn each_node_there_is(
+    fn for_each_existing_node(
         &self,
         first: u64,
         reason: WholeReason,
@@ -309,7 +309,7 @@ impl ChangeList {
             }));
         }
         let mut merged = Merged::new(lists)?;
-        while let Some(((parent, name), child)) = merged.next_sum(|child, younger| *child = younger)? {
+        while let Some(((parent, name), child)) = merged.next_sum(|child, newer| *child = newer)? {
             if act(NameChange { parent, name, child }).is_break() {
                 break;
             }
@@ -374,8 +374,8 @@ impl<I: Iterator<Item = Result<(K, V)>>, K: Ord, V> Merged<I, K, V> {
             return Ok(None);
         };
         while self.heads.peek().is_some_and(|Reverse(head)| head.key == key) {
-            if let Some((_, younger)) = self.pop()? {
-                add(&mut sum, younger);
+            if let Some((_, newer)) = self.pop()? {
+                add(&mut sum, newer);
             }
         }
         Ok(Some((key, sum)))

@@ -331,11 +331,11 @@ impl Log {
         let mut state = self.state.lock();
         state.flushing = None;
         let fresh = state.fresh_pending();
-        let younger = std::mem::replace(&mut state.current, fresh);
-        let mut elder = Arc::unwrap_or_clone(pending);
-        elder.lay(younger);
-        elder.may_be_durable = true;
-        state.current = elder;
+        let newer = std::mem::replace(&mut state.current, fresh);
+        let mut older = Arc::unwrap_or_clone(pending);
+        older.overlay(newer);
+        older.may_be_durable = true;
+        state.current = older;
         state.epoch_used = true;
     }
 

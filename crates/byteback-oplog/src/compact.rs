@@ -126,7 +126,7 @@ impl Log {
                         && let Some(layer) = layers.get(*epoch, *node)?
                     {
                         let mut sum = layers.get(to.0, *node)?.unwrap_or_default();
-                        sum.lay(&layer);
+                        sum.overlay(&layer);
                         sum.keep_within(self.options.bounds());
                         layers.put(to.0, *node, &sum)?;
                     }

@@ -229,7 +229,7 @@ impl Log {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub fn why_everything(&self, state: &ConsumerState) -> Result<WholeReason> {
+    pub fn full_changes_reason(&self, state: &ConsumerState) -> Result<WholeReason> {
         if state.dropped.is_some() {
             return Ok(WholeReason::Dropped);
         }

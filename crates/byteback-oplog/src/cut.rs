@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::file_marks::{borders_of_all, change_state, marks_of};
 use crate::held::Hold;
 use crate::ids::Epoch;
-use crate::keeper::{Kept, KeptReader, layer_of_row};
+use crate::keeper::{KeeperHandle, KeptReader, layer_of_row};
 use crate::layer::{Layer, WholeReason};
 use crate::log::{Checkpointing, Log, locate};
 use crate::marks::PendingCut;
@@ -105,7 +105,7 @@ impl Log {
             held: self.held.epochs(),
             _hold: Some(Arc::new(hold)),
             damage: Arc::clone(&self.damage),
-            kept: self.kept.as_ref().map(Kept::reader),
+            kept: self.kept.as_ref().map(KeeperHandle::reader),
             epochs: Arc::default(),
         })
     }
@@ -126,7 +126,7 @@ impl Log {
             held: self.held.epochs(),
             _hold: None,
             damage: Arc::clone(&self.damage),
-            kept: self.kept.as_ref().map(Kept::reader),
+            kept: self.kept.as_ref().map(KeeperHandle::reader),
             epochs: Arc::default(),
         })
     }
@@ -197,7 +197,7 @@ impl Cut {
             if let Some(layer) = table.get((*epoch, node.0))? {
                 let layer = layer_of_row(self.kept(), node, Epoch(*epoch), layer.value())?;
                 match &mut sum {
-                    Some(sum) => sum.lay(&layer),
+                    Some(sum) => sum.overlay(&layer),
                     None => sum = Some(layer),
                 }
             }
@@ -205,7 +205,7 @@ impl Cut {
         Ok(Some(node_change(node, &record, sum.unwrap_or_default(), since)))
     }
 
-    pub(crate) fn kept(&self) -> Option<&Kept> {
+    pub(crate) fn kept(&self) -> Option<&KeeperHandle> {
         self.kept.as_ref().map(KeptReader::kept)
     }
 

@@ -48,7 +48,7 @@ use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, Wr
 
 use crate::error::{LogError, Result};
 use crate::ids::Epoch;
-use crate::keeper::Kept;
+use crate::keeper::KeeperHandle;
 use crate::ledger::LedgerEntry;
 use crate::pending::{Pending, PendingNode, Place};
 use crate::record::{DiskKey, NodeRecord};
@@ -398,12 +398,12 @@ pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Resu
 /// Writes the pending log. Layers are merged with those of the same epoch (SolFS section 3.2.1,
 /// persistence). May be repeated, even with more laid over it: the result is the same as of one
 /// run.
-pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -> Result<()> {
+pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&KeeperHandle>) -> Result<()> {
     apply_nodes(txn, pending, kept)?;
     apply_names(txn, pending)
 }
 
-fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -> Result<()> {
+fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&KeeperHandle>) -> Result<()> {
     let mut nodes = txn.open_table(NODES)?;
     let mut keys = txn.open_table(KEYS)?;
     let mut layers = Layers::open(txn, kept)?;
@@ -449,7 +449,7 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -
                 match layers.get(pending.epoch.0, *node)? {
                     None => layers.put(pending.epoch.0, *node, layer)?,
                     Some(mut sum) => {
-                        sum.lay(layer);
+                        sum.overlay(layer);
                         sum.keep_within(pending.bounds);
                         layers.put(pending.epoch.0, *node, &sum)?;
                     }

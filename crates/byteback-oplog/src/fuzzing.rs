@@ -38,7 +38,7 @@ pub fn record(data: &[u8]) {
         {
             assert_eq!(
                 layer.is_unknown(),
-                Layer::says_unknown(&bytes),
+                Layer::is_encoded_unknown(&bytes),
                 "the short look tells otherwise"
             );
         }

@@ -117,7 +117,7 @@ impl IntentFile {
         let file = dir.open(FILE_NAME, OpenMode::CreateIfMissing).map_err(failed)?;
         let halves_bytes = 2 * half_sectors * SECTOR_BYTES as u64;
         let mut found = OpenIntents::default();
-        let mut youngest = counted_from;
+        let mut newest = counted_from;
         if is_complete(file.as_ref(), halves_bytes, half_sectors)? {
             // 2 MiB at most: `half_sectors` comes from us, not from the file.
             let mut halves = vec![0; usize::try_from(halves_bytes).unwrap_or(usize::MAX)];
@@ -129,7 +129,7 @@ impl IntentFile {
                     found.every_node |= record.iter().any(|byte| *byte != 0);
                     continue;
                 };
-                youngest = youngest.max(generation);
+                newest = newest.max(generation);
                 if generation < counted_from {
                     continue;
                 }
@@ -163,7 +163,7 @@ impl IntentFile {
         let this = Self {
             file,
             half_sectors,
-            generation: RwLock::new(youngest),
+            generation: RwLock::new(newest),
             group: Mutex::new(group),
             group_done: Condvar::new(),
         };

@@ -82,7 +82,7 @@ impl WaitingLayer {
     #[must_use]
     pub fn over(&self, kept: Option<&[u8]>) -> KeptLayer {
         let mut sum = kept.map_or_else(Layer::default, layer_of);
-        sum.lay(&self.layer);
+        sum.overlay(&self.layer);
         sum.keep_within(self.bounds);
         KeptLayer {
             bytes: sum.encode(),
@@ -154,7 +154,7 @@ pub trait LayerKeeper: Send + Sync + fmt::Debug {
 
 /// A keeper, as the log uses it.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeeperHandle {
     keeper: Arc<dyn LayerKeeper>,
     /// Layers that the database has given up, or was about to.
     doomed: Mutex<Vec<(NodeId, Epoch)>>,
@@ -165,7 +165,7 @@ pub(crate) struct Kept {
 /// A reader of a snapshot, which may need layers that the database has given up since.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptReader {
-    kept: Arc<Kept>,
+    kept: Arc<KeeperHandle>,
     _reader: Arc<()>,
 }
 
@@ -176,7 +176,7 @@ fn failed(source: io::Error) -> LogError {
     }
 }
 
-impl Kept {
+impl KeeperHandle {
     pub(crate) fn new(keeper: Arc<dyn LayerKeeper>) -> Arc<Self> {
         Arc::new(Self {
             keeper,
@@ -287,13 +287,13 @@ impl Kept {
 }
 
 impl KeptReader {
-    pub(crate) fn kept(&self) -> &Kept {
+    pub(crate) fn kept(&self) -> &KeeperHandle {
         &self.kept
     }
 }
 
 /// The layer of a row; `kept` has it, if the row says so.
-pub(crate) fn layer_of_row(kept: Option<&Kept>, node: NodeId, epoch: Epoch, row: &[u8]) -> Result<Layer> {
+pub(crate) fn layer_of_row(kept: Option<&KeeperHandle>, node: NodeId, epoch: Epoch, row: &[u8]) -> Result<Layer> {
     match (database::decode_row(row)?, kept) {
         (Some(layer), _) => Ok(layer),
         (None, Some(kept)) => kept.layer(node, epoch),

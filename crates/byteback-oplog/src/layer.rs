@@ -127,15 +127,15 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// Adds the changes of `younger` on top of this layer.
-    pub fn lay(&mut self, younger: &Self) {
-        self.whole = self.whole.or(younger.whole);
-        self.unit = self.unit.max(younger.unit);
+    /// Adds the changes of `newer` on top of this layer.
+    pub fn overlay(&mut self, newer: &Self) {
+        self.whole = self.whole.or(newer.whole);
+        self.unit = self.unit.max(newer.unit);
         if self.whole.is_some() {
             self.ranges = ExtentSet::new();
             return;
         }
-        self.ranges.union_with(&younger.ranges);
+        self.ranges.union_with(&newer.ranges);
     }
 
     /// Adds a range that was touched, and keeps within bounds.
@@ -177,7 +177,7 @@ impl Layer {
     }
 
     /// As [`Layer::is_unknown`] for an encoded layer, looking only at its reason byte.
-    pub(crate) fn says_unknown(bytes: &[u8]) -> bool {
+    pub(crate) fn is_encoded_unknown(bytes: &[u8]) -> bool {
         let reason = bytes.get(1).and_then(|code| WholeReason::from_code(code & !PAGES));
         reason.is_some_and(|reason| reason != WholeReason::Created)
     }

@@ -64,7 +64,7 @@ pub use layer::{Granularity, Layer, Unit, WholeReason};
 pub use ledger::{LedgerEntry, LedgerEvent};
 pub use log::{Counts, Log};
 pub use marks::{ConsumerState, DropReason, Dropped, PendingCut};
-pub use operation::{Operation, Remains};
+pub use operation::{Operation, RemainingLinks};
 pub use options::{ExpiryPolicy, LogOptions};
 pub use presence::Presence;
 pub use record::Fence;

@@ -58,7 +58,7 @@ use crate::error::{LogError, Result};
 use crate::held::HeldBorders;
 use crate::ids::{Epoch, TreeId};
 use crate::intents::{Appended, Generation, IntentFile};
-use crate::keeper::Kept;
+use crate::keeper::KeeperHandle;
 use crate::known::KnownNodes;
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
@@ -108,7 +108,7 @@ pub struct Log {
     /// `None` if layers are kept beside the files, which need none.
     pub(crate) intents: Option<IntentFile>,
     /// Where layers are that the database does not have.
-    pub(crate) kept: Option<Arc<Kept>>,
+    pub(crate) kept: Option<Arc<KeeperHandle>>,
     pub(crate) gate: RwLock<()>,
     pub(crate) state: Arc<Mutex<State>>,
     pub(crate) checkpointing: Mutex<Checkpointing>,
@@ -117,7 +117,7 @@ pub struct Log {
     pub(crate) options: LogOptions,
     tree: TreeId,
     root_device: AtomicU64,
-    births_stay: AtomicBool,
+    keeps_births: AtomicBool,
     pub(crate) before_commit: OnceLock<Box<dyn Fn() + Send + Sync>>,
     on_untracked: RwLock<Vec<OnUntracked>>,
 }
@@ -401,7 +401,7 @@ impl Log {
             return Ok(None);
         };
         open.inode = identity.ino;
-        operation.is_logged = range.is_some_and(|range| state.wrote_unless_news(node, range));
+        operation.is_logged = range.is_some_and(|range| state.log_write_if_known(node, range));
         drop(state);
         Ok(Some((operation, node)))
     }
@@ -418,7 +418,7 @@ impl Log {
         if !open.make_writable(generation, None, changed_at_ns) {
             return None;
         }
-        let is_logged = range.is_some_and(|range| state.wrote_unless_news(node, range));
+        let is_logged = range.is_some_and(|range| state.log_write_if_known(node, range));
         drop(state);
         let mut operation = Operation::new(self, gate, Some(node));
         operation.is_logged = is_logged;
@@ -550,13 +550,13 @@ impl Log {
     }
 
     pub(crate) fn key(&self, identity: &Identity) -> DiskKey {
-        let births_stay = self.births_stay.load(Ordering::Relaxed);
-        DiskKey::new(identity, self.root_device.load(Ordering::Relaxed), births_stay)
+        let keeps_births = self.keeps_births.load(Ordering::Relaxed);
+        DiskKey::new(identity, self.root_device.load(Ordering::Relaxed), keeps_births)
     }
 
-    pub(crate) fn set_root(&self, device: u64, births_stay: bool) {
+    pub(crate) fn set_root(&self, device: u64, keeps_births: bool) {
         self.root_device.store(device, Ordering::Relaxed);
-        self.births_stay.store(births_stay, Ordering::Relaxed);
+        self.keeps_births.store(keeps_births, Ordering::Relaxed);
         self.state.lock().known.clear();
     }
 

@@ -30,7 +30,7 @@ pub struct Operation<'a> {
 
 /// The state of a node after one of its names was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remains {
+pub enum RemainingLinks {
     /// The node has other names.
     Linked,
     /// This was its last name.
@@ -63,7 +63,7 @@ impl<'a> Operation<'a> {
     /// lengthening. Only for an operation begun by [`Log::begin_write`] for this node.
     pub fn wrote(&self, node: NodeId, range: ByteRange) {
         let mut state = self.log.state.lock();
-        if !state.wrote_unless_news(node, range) {
+        if !state.log_write_if_known(node, range) {
             state.epoch_used = true;
             state.current.wrote(node, range);
             if let Some(inode) = state.inode_of(node) {
@@ -130,7 +130,7 @@ impl<'a> Operation<'a> {
     }
 
     /// `node` lost a name.
-    pub fn unlinked(&self, parent: NodeId, name: &OsStr, node: NodeId, remains: Remains) {
+    pub fn unlinked(&self, parent: NodeId, name: &OsStr, node: NodeId, remains: RemainingLinks) {
         let now = self.log.now();
         let mut state = self.log.state.lock();
         state.current.set_name(parent, name, None);
@@ -144,7 +144,7 @@ impl<'a> Operation<'a> {
         from: (NodeId, &OsStr),
         to: (NodeId, &OsStr),
         node: NodeId,
-        replaced: Option<(NodeId, Remains)>,
+        replaced: Option<(NodeId, RemainingLinks)>,
     ) {
         let now = self.log.now();
         let mut state = self.log.state.lock();
@@ -233,7 +233,7 @@ impl Log {
 impl State {
     /// Logs that bytes in `range` of `node` may have changed, unless that would be news: whether it
     /// was logged.
-    pub(crate) fn wrote_unless_news(&mut self, node: NodeId, range: ByteRange) -> bool {
+    pub(crate) fn log_write_if_known(&mut self, node: NodeId, range: ByteRange) -> bool {
         // A node without any name was not opened for the log: nothing to say about it.
         let Some(born) = self.open.get(&node).map(|open| open.born) else {
             return true;
@@ -259,10 +259,10 @@ impl State {
         }
     }
 
-    fn remove(&mut self, node: NodeId, remains: Remains, now: Moment) {
+    fn remove(&mut self, node: NodeId, remains: RemainingLinks, now: Moment) {
         match remains {
-            Remains::Linked => self.touch(node, now),
-            Remains::Gone => self.gone(node),
+            RemainingLinks::Linked => self.touch(node, now),
+            RemainingLinks::Gone => self.gone(node),
         }
     }
 

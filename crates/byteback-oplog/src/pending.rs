@@ -190,13 +190,13 @@ impl Pending {
         self.places.get(&node).into_iter().flatten()
     }
 
-    /// Lays `younger` over this, after a checkpoint failed and both have to wait for the next. Both
+    /// Lays `newer` over this, after a checkpoint failed and both have to wait for the next. Both
     /// are of the same epoch, or this one's epoch is over, and then everything counts to the newer
     /// one: a change reported for a later epoch than its own is reported to more marks, never to
     /// fewer.
-    pub(crate) fn lay(&mut self, younger: Self) {
-        self.epoch = younger.epoch;
-        for (node, change) in younger.nodes {
+    pub(crate) fn overlay(&mut self, newer: Self) {
+        self.epoch = newer.epoch;
+        for (node, change) in newer.nodes {
             match change {
                 PendingNode::Gone => {
                     self.nodes.insert(node, PendingNode::Gone);
@@ -211,7 +211,7 @@ impl Pending {
                             layer: below,
                         } => {
                             *old = record.or(old.take());
-                            below.lay(&layer);
+                            below.overlay(&layer);
                             below.keep_within(self.bounds);
                         }
                         PendingNode::Gone => {}
@@ -219,16 +219,16 @@ impl Pending {
                 }
             }
         }
-        self.names.extend(younger.names);
-        for (node, places) in younger.places {
+        self.names.extend(newer.names);
+        for (node, places) in newer.places {
             self.places.entry(node).or_default().extend(places);
         }
         let names = &self.names;
         for (node, places) in &mut self.places {
             places.retain(|place| names.get(place) == Some(&Some(*node)));
         }
-        self.keys.extend(younger.keys);
-        self.written.extend(younger.written);
-        self.touched.extend(younger.touched);
+        self.keys.extend(newer.keys);
+        self.written.extend(newer.written);
+        self.touched.extend(newer.touched);
     }
 }

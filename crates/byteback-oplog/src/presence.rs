@@ -62,7 +62,7 @@ impl Log {
 
     fn try_missing<V: TreeView>(&self, view: &V, percent: u8) -> Result<Option<Presence>> {
         let (_, stat) = view.root().map_err(unreadable_root)?;
-        self.set_root(stat.dev, view.births_stay());
+        self.set_root(stat.dev, view.keeps_births());
         let snapshot = self.database.snapshot()?;
         // A sample is not exact: half of what is asked about is reason enough to count.
         if !self.sample(view, &snapshot, stat.dev)?.lacks_more_than(percent / 2) {

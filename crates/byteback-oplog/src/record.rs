@@ -73,12 +73,12 @@ pub(crate) struct DiskKey {
 }
 
 impl DiskKey {
-    /// `births_stay`: see [`crate::TreeView::births_stay`].
-    pub(crate) fn new(identity: &Identity, root_device: u64, births_stay: bool) -> Self {
+    /// `keeps_births`: see [`crate::TreeView::keeps_births`].
+    pub(crate) fn new(identity: &Identity, root_device: u64, keeps_births: bool) -> Self {
         Self {
             device: if identity.dev == root_device { 0 } else { identity.dev },
             inode: identity.ino,
-            birth_ns: identity.birth_ns.filter(|_| births_stay).unwrap_or(0),
+            birth_ns: identity.birth_ns.filter(|_| keeps_births).unwrap_or(0),
         }
     }
 

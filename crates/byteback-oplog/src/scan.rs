@@ -46,7 +46,7 @@ pub trait TreeView {
 
     /// Whether an inode keeps its birth time for life. Where it does not (overlayfs gives a new one
     /// with the first change), it says nothing about who a node is.
-    fn births_stay(&self) -> bool {
+    fn keeps_births(&self) -> bool {
         true
     }
 
@@ -143,7 +143,7 @@ impl Log {
             path: ".".to_owned(),
             source,
         })?;
-        self.set_root(stat.dev, view.births_stay());
+        self.set_root(stat.dev, view.keeps_births());
         let mut scan = Scan {
             log: self,
             view,

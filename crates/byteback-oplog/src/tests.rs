@@ -151,7 +151,7 @@ fn a_layer_of_version_1() {
 
     // Kept beside the files.
     assert_eq!(Layer::elsewhere(), sealed(&[0x01, 0x7f]));
-    assert!(!Layer::says_unknown(&Layer::elsewhere()));
+    assert!(!Layer::is_encoded_unknown(&Layer::elsewhere()));
     // Nothing but attributes.
     assert_eq!(Layer::default().encode(), sealed(&[0x01, 0x00]));
     let reasons = [
@@ -168,7 +168,7 @@ fn a_layer_of_version_1() {
         whole.mark_whole(reason);
         assert_eq!(whole.encode(), sealed(&[0x01, code]));
         assert_eq!(decode_layer(&whole.encode()).unwrap().whole, Some(reason));
-        assert!(Layer::says_unknown(&whole.encode()) != (reason == WholeReason::Created));
+        assert!(Layer::is_encoded_unknown(&whole.encode()) != (reason == WholeReason::Created));
     }
     // Two ranges that touch would be one, none is empty, nothing follows the last, no unit or
     // number is too large.

@@ -152,7 +152,7 @@ pub enum Effect {
 pub enum QueueError {
     /// Answers come in the order of the groups.
     #[error("group {0} is not the oldest one waiting for this answer; answer the groups in order")]
-    NotEldest(GroupId),
+    NotOldest(GroupId),
     /// A cut is for a fold whose turn has come.
     #[error("no fold is waiting for a cut; ask `poll` what to do next")]
     NoFold,

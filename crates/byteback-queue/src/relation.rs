@@ -348,9 +348,9 @@ impl RelationTable {
         self.acquire(node);
         self.release(before, decisions);
         if self.entries.len() > self.options.entries_max
-            && let Some((_, eldest)) = self.expiries.first().cloned()
+            && let Some((_, oldest)) = self.expiries.first().cloned()
         {
-            let node = self.take_entry(&eldest);
+            let node = self.take_entry(&oldest);
             self.release(node, decisions);
         }
     }

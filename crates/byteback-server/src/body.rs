@@ -8,7 +8,7 @@
 //! client goes away, and also when it takes a paced body, for which other clients wait, too slowly.
 
 use crate::connection::AtWork;
-use crate::presence::Stay;
+use crate::presence::ActiveRequest;
 use crate::problem::refuse;
 use axum::body::{Body, Bytes, HttpBody};
 use byteback_api::problem::{Code, Problem};
@@ -57,14 +57,14 @@ impl BodyLimits {
 
     /// Refuses a body of which `total` bytes have arrived since it began, if it is too long or too
     /// slow.
-    fn check(&self, total: u64, began: Instant) -> Result<(), Box<Problem>> {
+    fn check(&self, total: u64, started: Instant) -> Result<(), Box<Problem>> {
         if total > self.len_max {
             return Err(self.too_large());
         }
-        if began.elapsed() > self.time_for(total) {
+        if started.elapsed() > self.time_for(total) {
             return Err(refuse(
                 Code::RequestTimeout,
-                format!("only {total} bytes arrived in {} s", began.elapsed().as_secs()),
+                format!("only {total} bytes arrived in {} s", started.elapsed().as_secs()),
             ));
         }
         Ok(())
@@ -147,7 +147,7 @@ pub(crate) struct BodyStart {
     pub(crate) bytes: Vec<u8>,
     /// Whether this is the whole body.
     pub(crate) is_whole: bool,
-    began: Instant,
+    started: Instant,
 }
 
 impl BodyStart {
@@ -156,7 +156,7 @@ impl BodyStart {
         Self {
             bytes: Vec::new(),
             is_whole: false,
-            began: Instant::now(),
+            started: Instant::now(),
         }
     }
 }
@@ -172,7 +172,7 @@ pub(crate) async fn take_start(body: &mut Body, len_max: usize, limits: BodyLimi
         };
         // Copied: short chunks may keep long buffers alive.
         start.bytes.extend_from_slice(&chunk);
-        limits.check(u64::try_from(start.bytes.len()).unwrap_or(u64::MAX), start.began)?;
+        limits.check(u64::try_from(start.bytes.len()).unwrap_or(u64::MAX), start.started)?;
     }
     Ok(start)
 }
@@ -211,7 +211,11 @@ async fn pump_chunks(
     limits: BodyLimits,
 ) -> Result<(), Box<Problem>> {
     limits.check_announced(body)?;
-    let BodyStart { bytes, is_whole, began } = start;
+    let BodyStart {
+        bytes,
+        is_whole,
+        started,
+    } = start;
     let mut total = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     // Only the last chunk is empty.
     if total > 0 {
@@ -222,7 +226,7 @@ async fn pump_chunks(
     }
     while let Some(chunk) = next_chunk(body, limits.idle_timeout).await? {
         total = total.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
-        limits.check(total, began)?;
+        limits.check(total, started)?;
         // A reader that has stopped gets no more, but the client may finish sending.
         let _ = sender.send(Ok(chunk)).await;
     }
@@ -287,10 +291,10 @@ impl OutgoingBytes {
             None => self.sender.blocking_send(Ok(chunk)),
             Some(pace) => {
                 let allowed = pace.idle_timeout + Duration::from_secs(self.sent) / pace.bytes_per_s_min.max(1);
-                let began = std::time::Instant::now();
+                let started = std::time::Instant::now();
                 let left = allowed.saturating_sub(self.waited);
                 let sent = wait_at_most(left, self.sender.send(Ok(chunk)));
-                self.waited += began.elapsed();
+                self.waited += started.elapsed();
                 sent.ok_or(io::ErrorKind::TimedOut)?
             }
         };
@@ -315,12 +319,12 @@ fn wait_at_most<F: Future>(time: Duration, future: F) -> Option<F::Output> {
     }
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     loop {
         if let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return Some(answer);
         }
-        let left = time.checked_sub(began.elapsed()).filter(|left| !left.is_zero())?;
+        let left = time.checked_sub(started.elapsed()).filter(|left| !left.is_zero())?;
         std::thread::park_timeout(left);
     }
 }
@@ -423,12 +427,12 @@ pub(crate) struct WorkingBody {
     inner: Body,
     revoked: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     // Dropped after the future, whose receiver counts as a stay, too.
-    _stay: Option<Stay>,
+    _stay: Option<ActiveRequest>,
     _at_work: Option<AtWork>,
 }
 
 impl WorkingBody {
-    pub(crate) fn new(inner: Body, stay: Option<Stay>, at_work: Option<AtWork>) -> Self {
+    pub(crate) fn new(inner: Body, stay: Option<ActiveRequest>, at_work: Option<AtWork>) -> Self {
         Self {
             inner,
             revoked: stay.as_ref().map(|stay| Box::pin(stay.revoked()) as _),

@@ -131,12 +131,16 @@ pub(crate) fn verify_event(event: verify::VerifyEvent) -> VerifyEvent {
     }
 }
 
-pub(crate) fn batch_status(status: byteback_store::apply::BatchStatus, tells_digests: bool) -> BatchStatus {
+pub(crate) fn batch_status(status: byteback_store::apply::BatchStatus, includes_digests: bool) -> BatchStatus {
     let digests = status.digests.into_iter().map(|digest| digest.map(hex));
     BatchStatus {
         applied: status.applied,
         staged_parts: status.staged_parts,
-        digests: if tells_digests { digests.collect() } else { Vec::new() },
+        digests: if includes_digests {
+            digests.collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 

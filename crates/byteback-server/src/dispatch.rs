@@ -10,7 +10,7 @@ use crate::body::{BodyLimits, WorkingBody, collect, drain};
 use crate::connection::{Activity, Peer};
 use crate::events::Listeners;
 use crate::metrics::Metrics;
-use crate::presence::{Presence, Stay};
+use crate::presence::{ActiveRequest, Presence};
 use crate::problem::{of_store, parameter, refuse, respond};
 use crate::server::ServerConfig;
 use crate::{damage, devices, events, listing, reading, search, signature, upload};
@@ -120,7 +120,7 @@ async fn answer(
     route: Route,
     request: Request,
     activity: &Activity,
-    stay: &mut Option<Stay>,
+    stay: &mut Option<ActiveRequest>,
 ) -> Answer {
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;

@@ -90,12 +90,12 @@ pub(crate) async fn folder(mut call: Call) -> Answer {
 }
 
 pub(crate) async fn batch_status(mut call: Call) -> Answer {
-    let tells_digests = flag(&mut call, "digests")?;
+    let includes_digests = flag(&mut call, "digests")?;
     call.finish_query()?;
     let (name, counter) = (call.folder()?, call.param("counter")?);
     let (store, device) = (call.shared.store.clone(), call.device);
     let status = blocking(move || store.batch_status(&name, device, counter)).await?;
-    json(&convert::batch_status(status, tells_digests))
+    json(&convert::batch_status(status, includes_digests))
 }
 
 pub(crate) async fn snapshots(mut call: Call) -> Answer {

@@ -1,7 +1,7 @@
 //! The devices that have requests at work, so that these can be stopped when their device is
 //! revoked.
 //!
-//! Every request of a device holds a [`Stay`] from its authentication to the last byte of its
+//! Every request of a device holds a [`ActiveRequest`] from its authentication to the last byte of its
 //! answer. A revocation through this server turns the device out at once. For revocations in the
 //! catalog by another process (`byteback devices revoke --data`), [`watch`] looks every
 //! [`LOOK_EVERY`] while any device is present. Between requests nothing is needed: each is
@@ -30,7 +30,7 @@ pub(crate) struct Presence {
 
 /// A request of a device that is at work.
 #[derive(Debug)]
-pub(crate) struct Stay {
+pub(crate) struct ActiveRequest {
     device: DeviceId,
     is_revoked: Receiver<bool>,
     presence: Arc<Presence>,
@@ -42,10 +42,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Presence {
     /// Begins a request.
-    pub(crate) fn enter(self: &Arc<Self>, device: DeviceId) -> Stay {
+    pub(crate) fn enter(self: &Arc<Self>, device: DeviceId) -> ActiveRequest {
         let mut at_work = locked(&self.at_work);
         let sender = at_work.entry(device).or_insert_with(|| channel(false).0);
-        Stay {
+        ActiveRequest {
             device,
             is_revoked: sender.subscribe(),
             presence: Arc::clone(self),
@@ -76,7 +76,7 @@ impl Presence {
     }
 }
 
-impl Stay {
+impl ActiveRequest {
     /// Ends when the device is revoked.
     pub(crate) fn revoked(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut is_revoked = self.is_revoked.clone();
@@ -88,7 +88,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         let mut at_work = locked(&self.presence.at_work);
         // This stay is the device's last.

@@ -235,15 +235,15 @@ fn json_lines(body: Body) -> Response<Body> {
 }
 
 fn verify_into(store: &Store, folder: &str, at: Option<Seq>, out: &mut OutgoingBytes) {
-    let mut told_files = 0;
+    let mut reported_files = 0;
     let result = store.verify(folder, at, |event| {
         let event = convert::verify_event(event);
         // A line per file would be more than anyone reads; damage is always reported at once.
         if let VerifyEvent::Progress { files, .. } = &event {
-            if *files > 0 && *files < told_files + FILES_PER_LINE {
+            if *files > 0 && *files < reported_files + FILES_PER_LINE {
                 return ControlFlow::Continue(());
             }
-            told_files = *files;
+            reported_files = *files;
         }
         match line(out, &event) {
             Ok(()) => ControlFlow::Continue(()),

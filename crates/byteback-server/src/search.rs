@@ -131,8 +131,8 @@ async fn take_list<T: Send + 'static>(
     len_max: u64,
     read: impl FnOnce(BufReader<IncomingBytes>) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<(T, Place), Box<Problem>> {
-    let told = call.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    if told.is_some_and(|told| told != media.as_bytes()) {
+    let reported = call.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if reported.is_some_and(|reported| reported != media.as_bytes()) {
         return Err(parameter(format!("the Content-Type of this list must be {media}")));
     }
     let limits = BodyLimits {

@@ -111,11 +111,11 @@ impl Source for CephSource<'_> {
 struct Reader<S> {
     system: S,
     place: Place,
-    kept: Mutex<Kept>,
+    kept: Mutex<ObjectCache>,
 }
 
 /// The cached knowledge about the object.
-struct Kept {
+struct ObjectCache {
     /// The name by which the tool knows it.
     spec: Option<String>,
     /// Digest and length of the state described last; only its bytes are read.
@@ -130,7 +130,7 @@ impl<S: System> Reader<S> {
         Self {
             system,
             place,
-            kept: Mutex::new(Kept {
+            kept: Mutex::new(ObjectCache {
                 spec: None,
                 described: None,
                 spooled: None,
@@ -140,7 +140,7 @@ impl<S: System> Reader<S> {
     }
 
     /// The name by which the tool finds the object without looking for it.
-    fn spec(&self, kept: &mut Kept) -> Result<String> {
+    fn spec(&self, kept: &mut ObjectCache) -> Result<String> {
         if let Some(spec) = &kept.spec {
             return Ok(spec.clone());
         }
@@ -164,7 +164,7 @@ impl<S: System> Reader<S> {
     }
 
     /// The object as it is at one moment from now on.
-    fn object(&self, kept: &mut Kept) -> Result<Object> {
+    fn object(&self, kept: &mut ObjectCache) -> Result<Object> {
         let spec = self.spec(kept)?;
         let object = parse(&self.system.dump(&spec)?, &self.place)?;
         kept.described = Some((object.digest, object.len_bytes));

@@ -111,10 +111,10 @@ pub fn compare_checksums(base: &FileChecksums, new: &FileChecksums) -> Result<Co
         base: Side::new(base),
         new: Side::new(new),
         new_chunks: Vec::new(),
-        told: Comparison::default(),
+        reported: Comparison::default(),
     };
     walk.run();
-    Ok(walk.told)
+    Ok(walk.reported)
 }
 
 /// The base's chunks, by length and name; none where equal names prove nothing.
@@ -206,13 +206,13 @@ fn crc_kind(kind: Kind) -> Option<CrcKind> {
 }
 
 impl<'a> Side<'a> {
-    fn new(told: &'a FileChecksums) -> Self {
-        let layout = told.layout();
+    fn new(reported: &'a FileChecksums) -> Self {
+        let layout = reported.layout();
         Self {
             layout,
             // A salted CRC cannot be combined: the salt's contribution cannot be taken off again.
             crc: crc_kind(layout.kind).filter(|_| layout.salt.is_empty()),
-            runs: told.runs().collect(),
+            runs: reported.runs().collect(),
             run: 0,
             at: 0,
             taken: None,
@@ -330,7 +330,7 @@ struct Walk<'a> {
     base_chunks: HashSet<(u64, &'a [u8])>,
     /// The new content's chunks taken since both sides last began together: start, end, name.
     new_chunks: Vec<(u64, u64, &'a [u8])>,
-    told: Comparison,
+    reported: Comparison,
 }
 
 impl<'a> Walk<'a> {
@@ -393,19 +393,19 @@ impl<'a> Walk<'a> {
     fn tell(&mut self, start: u64, end: u64) {
         let likeness = self.likeness();
         if likeness == Likeness::Equal || self.new_chunks.is_empty() {
-            self.told.note(start, end, likeness);
+            self.reported.note(start, end, likeness);
             return;
         }
         // Chunks that did not stay at their place may have moved, each by itself.
         let mut at = start;
         for (chunk_start, chunk_end, name) in self.new_chunks.drain(..) {
-            self.told.note(at, chunk_start, likeness);
+            self.reported.note(at, chunk_start, likeness);
             let has_moved = self.base_chunks.contains(&(chunk_end - chunk_start, name));
             let own = if has_moved { Likeness::Moved } else { likeness };
-            self.told.note(chunk_start, chunk_end, own);
+            self.reported.note(chunk_start, chunk_end, own);
             at = chunk_end;
         }
-        self.told.note(at, end, likeness);
+        self.reported.note(at, end, likeness);
     }
 
     fn likeness(&mut self) -> Likeness {

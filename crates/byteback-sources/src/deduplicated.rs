@@ -336,7 +336,7 @@ struct Passage<'a> {
     source: &'a DeduplicatedFile,
     listed: Listed,
     layout: Layout,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Extraction for Passage<'_> {
@@ -350,8 +350,8 @@ impl Extraction for Passage<'_> {
 
     fn next_run(&mut self) -> Result<Option<Run<'_>>> {
         let table = &self.listed.table;
-        let range = ByteRange::new(0, table.len_bytes()).filter(|_| !self.is_told);
-        self.is_told = true;
+        let range = ByteRange::new(0, table.len_bytes()).filter(|_| !self.is_reported);
+        self.is_reported = true;
         Ok(range.map(|range| Run::Chunks {
             range,
             ends: &table.ends,
@@ -384,7 +384,7 @@ impl Source for DeduplicatedFile {
                 source: self,
                 layout: listed.table.layout(),
                 listed,
-                is_told: false,
+                is_reported: false,
             })
         })
     }

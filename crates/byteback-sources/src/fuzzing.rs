@@ -456,8 +456,8 @@ pub fn hdfs(data: &[u8]) {
                 return;
             };
             let (len_bytes, stripe_len) = (u64::from(len) * 300 + 1, 512 << (stripe % 4));
-            if let Ok(told) = transfer::parse(bytes)
-                && let Ok((kind, sums, _)) = told.into_crcs(len_bytes, stripe_len)
+            if let Ok(reported) = transfer::parse(bytes)
+                && let Ok((kind, sums, _)) = reported.into_crcs(len_bytes, stripe_len)
             {
                 let count = len_bytes.div_ceil(stripe_len);
                 assert_eq!(
@@ -504,10 +504,10 @@ pub fn hdfs(data: &[u8]) {
 #[must_use]
 pub fn hdfs_seeds() -> Vec<Vec<u8>> {
     // In the form of Hadoop 3.4.1's answers; for a block of 8101 bytes, in stripes of 4096.
-    let mut told = vec![0, 27, 3, 0x08, 0x00, 0x1a, 0x17];
-    told.extend([0x08, 0x80, 0x04, 0x10, 0x10, 0x1a, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
-    told.extend([0x20, 0x02, 0x2a, 0x05, 0x08, 0x02, 0x10, 0x80, 0x20]);
-    told[6] = (told.len() - 7) as u8;
+    let mut reported = vec![0, 27, 3, 0x08, 0x00, 0x1a, 0x17];
+    reported.extend([0x08, 0x80, 0x04, 0x10, 0x10, 0x1a, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
+    reported.extend([0x20, 0x02, 0x2a, 0x05, 0x08, 0x02, 0x10, 0x80, 0x20]);
+    reported[6] = (reported.len() - 7) as u8;
     let status = "{\"FileStatus\":{\"accessTime\":1,\"blockSize\":4096,\"fileId\":16388,\"length\":5000,\"modificationTime\":3,\"type\":\"FILE\"}}";
     let block = |id: u64, start: u64, len: u64| {
         format!(
@@ -522,7 +522,7 @@ pub fn hdfs_seeds() -> Vec<Vec<u8>> {
     let (first, second) = (block(1_073_741_829, 0, 4096), block(1_073_741_830, 4096, 904));
     let both = page(&format!("{first},{second}"));
     vec![
-        told,
+        reported,
         format!("\x01{status}").into_bytes(),
         format!("\x02{status}\n{both}").into_bytes(),
         format!("\x02{status}\n{}\n{}", page(&first), page(&second)).into_bytes(),

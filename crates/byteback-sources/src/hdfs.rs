@@ -229,24 +229,26 @@ impl<'a> HdfsSource<'a> {
         let mut stripes = Stripes::of(&state.blocks, USUAL_BYTES_PER_CRC);
         let (mut kind, mut first) = (Kind::Crc32c, None);
         if let Some(block) = state.blocks.first() {
-            let mut told = self.sums_of(&state, block, stripes.len_bytes)?;
-            let other = match told {
-                Told::PerCrc(bytes_per_crc) => Some(bytes_per_crc),
+            let mut reported = self.sums_of(&state, block, stripes.len_bytes)?;
+            let other = match reported {
+                BlockAnswer::PerCrc(bytes_per_crc) => Some(bytes_per_crc),
                 // A first block that is shorter than a stripe has its CRC in any case; the next
                 // ones may not have one.
-                Told::Sums { bytes_per_crc, .. } if state.blocks.len() > 1 => {
+                BlockAnswer::Sums { bytes_per_crc, .. } if state.blocks.len() > 1 => {
                     (!stripes.len_bytes.is_multiple_of(bytes_per_crc)).then_some(bytes_per_crc)
                 }
                 _ => None,
             };
             if let Some(bytes_per_crc) = other {
                 stripes = Stripes::of(&state.blocks, bytes_per_crc);
-                told = self.sums_of(&state, block, stripes.len_bytes)?;
+                reported = self.sums_of(&state, block, stripes.len_bytes)?;
             }
-            match told {
-                Told::Sums { kind: its, sums, .. } => (kind, first) = (its, Some(sums)),
-                Told::PerCrc(_) => return Err(SourceError::Malformed("checksums of two lengths for one block")),
-                Told::Nothing => return Err(SourceError::NotHere("the cluster keeps no checksums of this file")),
+            match reported {
+                BlockAnswer::Sums { kind: its, sums, .. } => (kind, first) = (its, Some(sums)),
+                BlockAnswer::PerCrc(_) => return Err(SourceError::Malformed("checksums of two lengths for one block")),
+                BlockAnswer::Nothing => {
+                    return Err(SourceError::NotHere("the cluster keeps no checksums of this file"));
+                }
             }
         }
         let layout = Layout {
@@ -270,17 +272,17 @@ impl<'a> HdfsSource<'a> {
     }
 
     /// The DataNodes' checksums of a block; the first sensible answer counts.
-    fn sums_of(&self, state: &State, block: &Block, stripe_len: u64) -> Result<Told> {
+    fn sums_of(&self, state: &State, block: &Block, stripe_len: u64) -> Result<BlockAnswer> {
         let mut replicas = block.replicas.clone();
         replicas.sort_by_key(|address| self.silent.lock().contains(address));
         let (mut last, mut closed) = (None, None);
         for address in replicas {
-            let told = self
+            let reported = self
                 .ask_data_node(address, block, Some(stripe_len))
-                .and_then(|told| told.into_crcs(block.len_bytes, stripe_len));
-            match told {
+                .and_then(|reported| reported.into_crcs(block.len_bytes, stripe_len));
+            match reported {
                 Ok((kind, sums, bytes_per_crc)) => {
-                    return Ok(Told::Sums {
+                    return Ok(BlockAnswer::Sums {
                         kind,
                         sums,
                         bytes_per_crc,
@@ -292,7 +294,7 @@ impl<'a> HdfsSource<'a> {
                 }
                 Err(_) => {}
             }
-            last = told.err().map(|failure| (address, failure));
+            last = reported.err().map(|failure| (address, failure));
         }
         // They may have been asked for a state that is gone.
         if self.state()?.is_none_or(|now| now.digest() != state.digest()) {
@@ -300,16 +302,16 @@ impl<'a> HdfsSource<'a> {
         }
         // Or for stripes that do not fit their CRCs; then they return nothing either.
         if let Some(address) = closed
-            && let Ok(told) = self.ask_data_node(address, block, None)
+            && let Ok(reported) = self.ask_data_node(address, block, None)
         {
-            let bytes_per_crc = told.bytes_per_crc;
-            match told.kind {
-                None => return Ok(Told::Nothing),
+            let bytes_per_crc = reported.bytes_per_crc;
+            match reported.kind {
+                None => return Ok(BlockAnswer::Nothing),
                 Some(_)
                     if (1..=u64::from(u32::MAX)).contains(&bytes_per_crc)
                         && !stripe_len.is_multiple_of(bytes_per_crc) =>
                 {
-                    return Ok(Told::PerCrc(bytes_per_crc));
+                    return Ok(BlockAnswer::PerCrc(bytes_per_crc));
                 }
                 Some(_) => {}
             }
@@ -387,7 +389,7 @@ impl<'a> HdfsSource<'a> {
 }
 
 /// The DataNodes' answer about a block.
-enum Told {
+enum BlockAnswer {
     /// The CRCs of its stripes, little-endian, and the number of bytes that each of the combined
     /// CRCs covers.
     Sums {
@@ -536,14 +538,14 @@ impl Extraction for Passage<'_, '_> {
         let range = ByteRange::new(block.start, block.end());
         let range = range.ok_or(SourceError::Malformed("an empty block"))?;
         let stripe_len = self.stripes.len_bytes;
-        let told = match self.first.take() {
+        let reported = match self.first.take() {
             Some(sums) => Some(sums),
             None => match self.source.sums_of(&self.state, block, stripe_len)? {
-                Told::Sums { kind, sums, .. } => (kind == self.layout.kind).then_some(sums),
-                Told::PerCrc(_) | Told::Nothing => None,
+                BlockAnswer::Sums { kind, sums, .. } => (kind == self.layout.kind).then_some(sums),
+                BlockAnswer::PerCrc(_) | BlockAnswer::Nothing => None,
             },
         };
-        self.sums = match told {
+        self.sums = match reported {
             Some(sums) => sums,
             // Another writer wrote this block, with another kind of checksum.
             None => {

@@ -262,8 +262,11 @@ impl<'a> S3Source<'a> {
                 _ => return Err(self.refusal("list the object's parts", &answer)),
             }
             let page = Parts::parse(&answer.body, kind).map_err(malformed)?;
-            let is_another =
-                |told: &Option<String>| told.as_deref().is_some_and(|etag| etag != head.etag.trim_matches('"'));
+            let is_another = |reported: &Option<String>| {
+                reported
+                    .as_deref()
+                    .is_some_and(|etag| etag != head.etag.trim_matches('"'))
+            };
             if is_another(&page.etag) || page.object_len_bytes.is_some_and(|len| len != head.len_bytes) {
                 return Err(SourceError::ChangedMeanwhile);
             }
@@ -301,7 +304,7 @@ impl<'a> S3Source<'a> {
             (Some(Err(Unfit::Uneven)), Whole::Parts(_)) => {
                 return Err(SourceError::NotHere("the object's parts are of different lengths"));
             }
-            (None | Some(Err(Unfit::NotTold)), Whole::Parts(_)) => {
+            (None | Some(Err(Unfit::NotReported)), Whole::Parts(_)) => {
                 return Err(SourceError::NotHere(
                     "the server does not report the checksums of the object's parts",
                 ));

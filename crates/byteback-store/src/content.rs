@@ -103,7 +103,7 @@ impl Store {
         len_max: u64,
     ) -> Result<Vec<Option<[u8; DIGEST_LEN]>>, StoreError> {
         self.content_moment(folder, at)?;
-        let digest = |file: &FileId| unless_untold(self.short_digest(folder, at, *file, len_max));
+        let digest = |file: &FileId| unless_per_file(self.short_digest(folder, at, *file, len_max));
         files.iter().map(digest).collect()
     }
 
@@ -124,7 +124,7 @@ impl Store {
         self.content_moment(folder, at)?;
         let mut room = total_max;
         let mut content = |file: &FileId| {
-            let content = unless_untold(self.short_content(folder, at, *file, len_max.min(room)))?;
+            let content = unless_per_file(self.short_content(folder, at, *file, len_max.min(room)))?;
             room -= content.as_ref().map_or(0, ShortContent::len_bytes);
             Ok(content)
         };
@@ -285,11 +285,11 @@ impl ContentReader {
 
 /// Maps an error that concerns only one file to `None`, so that it does not fail a request for many
 /// files.
-fn unless_untold<T>(told: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
-    match told {
+fn unless_per_file<T>(reported: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    match reported {
         Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),
         Err(error) if crate::damage::is_of_frame(&error) => Ok(None),
-        told => told,
+        reported => reported,
     }
 }
 
@@ -349,7 +349,7 @@ impl FrameCache {
     }
 
     /// Reads and decodes a frame again, without the cache.
-    pub(crate) fn decoded_anew(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
+    pub(crate) fn decode_uncached(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
         let mut raw = Vec::new();
         self.decode(segments, frame, &mut raw)?;
         Ok(raw)
@@ -362,11 +362,11 @@ impl FrameCache {
         // The decoder ensures that no frame exceeds the longest, whatever the catalog says.
         let room = FRAMES_KEPT_LEN.saturating_sub(FRAME_RAW_LEN_MAX as usize);
         while self.kept_len > room || self.frames.len() >= FRAMES_KEPT {
-            let Some((_, eldest)) = self.frames.pop_front() else {
+            let Some((_, oldest)) = self.frames.pop_front() else {
                 break;
             };
-            self.kept_len -= eldest.capacity();
-            raw = eldest;
+            self.kept_len -= oldest.capacity();
+            raw = oldest;
         }
         self.decode(segments, frame, &mut raw)?;
         Ok(raw)

@@ -225,7 +225,7 @@ impl Store {
                 let bad = match is_bad.get(&frame) {
                     Some(bad) => *bad,
                     None => {
-                        let bad = match frames.decoded_anew(&*self.parts.segments, &frame) {
+                        let bad = match frames.decode_uncached(&*self.parts.segments, &frame) {
                             Ok(_) => false,
                             Err(error) if is_of_frame(&error) => true,
                             Err(error) => return Err(error),
@@ -284,9 +284,9 @@ impl Store {
         })?;
         let segments = &*self.parts.segments;
         let mut frames = FrameCache::new()?;
-        if frames.decoded_anew(segments, &frame).is_err() {
+        if frames.decode_uncached(segments, &frame).is_err() {
             let is_written = crate::codec::len_u64(raw) == u64::from(frame.raw_len) && self.rewrite(&frame, raw)?;
-            if !is_written || frames.decoded_anew(segments, &frame).is_err() {
+            if !is_written || frames.decode_uncached(segments, &frame).is_err() {
                 return Ok(false);
             }
         }

@@ -295,7 +295,7 @@ impl<'a> Frames<'a> {
         }
         totals.frames += 1;
         totals.bytes = totals.bytes.saturating_add(u64::from(frame.stored_len));
-        match self.cache.decoded_anew(&*self.store.parts.segments, frame) {
+        match self.cache.decode_uncached(&*self.store.parts.segments, frame) {
             Ok(raw) => {
                 let place = (frame.segment, frame.offset);
                 self.checked

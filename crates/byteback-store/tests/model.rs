@@ -642,18 +642,18 @@ fn check_diff(store: &Store, run: &mut Run, from: u64, to: u64) {
         };
         let old = older.files.get(id).cloned().unwrap_or_default();
         assert_eq!((first.size_from, first.size_to), (old.len() as u64, new.len() as u64));
-        let mut told = vec![false; new.len()];
+        let mut reported = vec![false; new.len()];
         let mut offset = Some(0);
         while let Some(from_offset) = offset {
             let page = store.changes("f", *id, (from, Some(to)), from_offset, 2).unwrap();
             for range in page.ranges {
-                told[range.start() as usize..range.end() as usize].fill(true);
+                reported[range.start() as usize..range.end() as usize].fill(true);
             }
             offset = page.next_offset;
         }
-        for (at, told) in told.iter().enumerate() {
+        for (at, reported) in reported.iter().enumerate() {
             assert!(
-                *told || old.get(at) == Some(&new[at]),
+                *reported || old.get(at) == Some(&new[at]),
                 "byte {at} of {id} from {from} to {to}"
             );
         }
@@ -693,10 +693,10 @@ fn run(seed: u64, batches: u64) {
         counter: 0,
     };
     // Attributes as they were last sent, before the present batch.
-    let mut told: BTreeMap<FileId, Attributes> = BTreeMap::new();
+    let mut reported: BTreeMap<FileId, Attributes> = BTreeMap::new();
     let mut telling: Vec<NodeRecord> = Vec::new();
     for seq in 1..=batches {
-        told.extend(telling.drain(..).map(|node| (node.id, node.attributes)));
+        reported.extend(telling.drain(..).map(|node| (node.id, node.attributes)));
         let batch = run.batch();
         telling.clone_from(&batch.nodes);
         run.counter += 1;
@@ -732,7 +732,7 @@ fn run(seed: u64, batches: u64) {
             // Another device, with the same old picture, changes the same things. A directory that
             // was sent unchanged is in no conflict.
             let is_same = |node: &NodeRecord| {
-                node.attributes.kind == NodeKind::Directory && told.get(&node.id) == Some(&node.attributes)
+                node.attributes.kind == NodeKind::Directory && reported.get(&node.id) == Some(&node.attributes)
             };
             let counter = 1_000_000 + seq;
             let late = Batch {

@@ -69,11 +69,11 @@ use crate::receive::conflicts::Conflicts;
 use crate::receive::left_out::LeftOutNames;
 use crate::standing::{Standing, StandingError};
 use crate::upload::{Sent, Upload, batch_counter};
-pub use anew::ask_to_start_over;
+pub use anew::request_start_over;
 use blocked::Held;
 use byteback_backup::BackupError;
 use byteback_backup::{BackupOptions, PART_LEN_BYTES_DEFAULT, file_id};
-use byteback_client::{Heard, ServerClient};
+use byteback_client::{ServerClient, ServerNews};
 use byteback_model::OwnBatch;
 pub use failure::EngineError;
 use ground::Ground;
@@ -186,7 +186,7 @@ pub struct Engine {
     unnoted: u64,
     has_met: bool,
     /// Set after the first successful meeting; before it we cannot tell which batches are ours.
-    has_begun: bool,
+    has_started: bool,
     /// The group that was sent last, completely or in part: the server may know it.
     attempted: Option<GroupId>,
     shared: Arc<Shared>,
@@ -203,7 +203,7 @@ pub struct Engine {
     left_out: LeftOutNames,
     ignoring: Ignoring,
     /// Nothing was remembered of this directory when the engine began.
-    is_new_here: bool,
+    is_new_locally: bool,
     /// When unreadable nodes are tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
     /// Nodes that the last fold left out because they were held.
@@ -257,9 +257,9 @@ impl Engine {
             source,
         })?;
         let landing = noted.as_ref().and_then(|noted| noted.landing);
-        let is_new_here = noted.as_ref().is_none_or(|noted| noted.takes_own && landing.is_none());
+        let is_new_locally = noted.as_ref().is_none_or(|noted| noted.takes_own && landing.is_none());
         let mut left_out = LeftOutNames::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?;
-        if is_new_here {
+        if is_new_locally {
             left_out.note(Vec::new()).map_err(ReceiveError::from)?;
         }
         let engine = Self {
@@ -279,7 +279,7 @@ impl Engine {
             ground,
             unnoted: 0,
             has_met: false,
-            has_begun: false,
+            has_started: false,
             attempted: None,
             shared: Arc::new(shared),
             failures: Failures::default(),
@@ -289,7 +289,7 @@ impl Engine {
             unsaved: Vec::new(),
             left_out,
             ignoring: Ignoring::default(),
-            is_new_here,
+            is_new_locally,
             // An earlier engine may have ended before it reported the nodes that had become free.
             unsaved_again_ns: (parts.live.status().unsaved_nodes > 0).then_some(0),
             held_back: HashSet::new(),
@@ -347,13 +347,13 @@ impl Engine {
         let mut sent = Vec::new();
         while listening.after() < info.seq {
             match listening.hear()? {
-                Heard::Batch(batch) => {
+                ServerNews::Batch(batch) => {
                     ground.heard(&batch, self.parts.device);
                     sent.extend((batch.device == self.parts.device).then_some(batch.counter));
                 }
-                Heard::Nothing => {}
-                Heard::Away(why) => return Err(EngineError::Away(why)),
-                Heard::Cancelled => return Err(BackupError::Cancelled.into()),
+                ServerNews::Nothing => {}
+                ServerNews::Away(why) => return Err(EngineError::Away(why)),
+                ServerNews::Cancelled => return Err(BackupError::Cancelled.into()),
             }
         }
         self.has_to_start_over |= self.was_further(&sent)?;
@@ -397,7 +397,7 @@ impl Engine {
         }
         self.shared.conflicts(self.conflicts.noted());
         self.has_met = true;
-        self.has_begun = true;
+        self.has_started = true;
         Ok(())
     }
 
@@ -447,7 +447,7 @@ impl Engine {
                 Err(error) => {
                     self.failed(&error);
                     self.refuse_repairs(&error);
-                    if !self.has_begun && !error.is_passing() {
+                    if !self.has_started && !error.is_passing() {
                         break Err(error);
                     }
                     let pause = self.next_pause(error.is_passing());
@@ -479,7 +479,7 @@ impl Engine {
                 .live
                 .give_up("files that could not be read are being tried again");
         }
-        self.ground.others = self.ground.others.max(self.shared.heard_of());
+        self.ground.others = self.ground.others.max(self.shared.newest_announced());
         if self.is_met_too_early() {
             self.has_met = false;
             return Ok(true);
@@ -706,7 +706,7 @@ impl Engine {
         // A group was perhaps in flight when the stop sign was raised: the next engine of this
         // mount would wait for its answer for ever.
         self.parts.live.unanswered(Duration::ZERO);
-        if self.has_begun {
+        if self.has_started {
             // If that fails, some batches are heard of once more.
             let _ = self.note();
         }

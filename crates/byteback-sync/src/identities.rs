@@ -331,7 +331,7 @@ impl Known {
 
     /// Drops tombstones that are not needed: a gone node is remembered only while another has its
     /// ID.
-    fn forget_what_is_gone(&mut self) {
+    fn forget_removed(&mut self) {
         let (tree, files) = (self.tree, &self.files);
         self.nodes
             .retain(|node, entry| entry.file.is_some() || files.contains_key(&file_id(tree, *node)));
@@ -392,7 +392,7 @@ impl Identities {
             });
         }
         if !is_whole || log.needs_rewrite() {
-            known.forget_what_is_gone();
+            known.forget_removed();
             log.rewrite(&head(tree), known.records())?;
         }
         Ok(Self { log, known })

@@ -60,12 +60,12 @@ impl Sources {
 
     /// Notes the rules durably.
     pub(super) fn note(&self, dir: &Arc<dyn DurableDir>) -> std::result::Result<(), VersionedJsonError> {
-        let told = |bytes: &Vec<u8>| ByteString(bytes.clone());
+        let reported = |bytes: &Vec<u8>| ByteString(bytes.clone());
         let body = Body {
             rules: { self.texts.iter() }
-                .map(|(directory, text)| (told(directory), told(text)))
+                .map(|(directory, text)| (reported(directory), reported(text)))
                 .collect(),
-            caches: self.caches.iter().map(told).collect(),
+            caches: self.caches.iter().map(reported).collect(),
         };
         FILE.write(&**dir, &body)
     }

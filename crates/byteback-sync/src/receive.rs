@@ -188,8 +188,8 @@ impl Receive<'_> {
         let label = ConflictLabel::new(&self.host, self.now.0.div_euclid(1_000_000_000), self.now.1);
         self.try_blocked_again(&mut others)?;
         let mut blocked = Blocked::default();
-        let mut whys: BTreeMap<FileId, String> = BTreeMap::new();
-        let mut place_whys: BTreeMap<Place<FileId>, String> = BTreeMap::new();
+        let mut reasons: BTreeMap<FileId, String> = BTreeMap::new();
+        let mut place_reasons: BTreeMap<Place<FileId>, String> = BTreeMap::new();
         let mut refused = self.left_out_before(&incoming, &mut others)?;
         let landing = self.landing;
         let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
@@ -197,7 +197,7 @@ impl Receive<'_> {
         let mut overtaken = 0;
         // Programs mostly close files in a moment: an open file counts once a step was overtaken.
         let mut counts_use = false;
-        let mut came_back = BTreeSet::new();
+        let mut reappeared = BTreeSet::new();
         let mut may_ignore_other = self.has_rules(&others);
         loop {
             check_cancelled(self.monitor)?;
@@ -231,7 +231,7 @@ impl Receive<'_> {
                 memory = Memory::default();
                 continue;
             }
-            came_back.extend(plan.steps.iter().filter_map(|step| match step {
+            reappeared.extend(plan.steps.iter().filter_map(|step| match step {
                 Step::Make { id, .. } => Some(*id),
                 // A directory that was removed here and made anew by a program.
                 Step::Identity {
@@ -268,12 +268,12 @@ impl Receive<'_> {
                     }
                     landing.sync()?;
                     may_ignore_other |= self.has_moved(&plan)?;
-                    self.note_returned(&came_back, &others)?;
+                    self.note_returned(&reappeared, &others)?;
                     return Ok(Received {
                         has_unsent: self.identities.has_unsent(),
                         left_out: refused.left_out(&plan),
                         may_ignore_other,
-                        blocked: blocked_changes(&plan, &whys, &place_whys),
+                        blocked: blocked_changes(&plan, &reasons, &place_reasons),
                     });
                 }
                 Walked::Overtaken => {
@@ -289,11 +289,11 @@ impl Receive<'_> {
                     let message = message.split(" (os error").next().unwrap_or_default().to_owned();
                     let is_news = match at {
                         BlockedAt::Place(place) => {
-                            place_whys.insert(place.clone(), message);
+                            place_reasons.insert(place.clone(), message);
                             blocked.places.insert(place)
                         }
                         BlockedAt::Content(file) => {
-                            whys.insert(file, message);
+                            reasons.insert(file, message);
                             blocked.contents.insert(file)
                         }
                     };
@@ -319,12 +319,12 @@ impl Receive<'_> {
                     ..
                 } => {
                     let (parent, name) = (*parent, name.clone());
-                    let told = NameChange {
+                    let reported = NameChange {
                         before: *before,
                         after: *after,
                     };
                     // Here it is what it was, even if the server's name has changed since.
-                    others.names.entry(Place { parent, name }).or_insert(told).before = *before;
+                    others.names.entry(Place { parent, name }).or_insert(reported).before = *before;
                 }
                 BlockedChange::Content { node, since, .. } => {
                     let (Some(before), Some(after)) = (self.there(*node, *since)?, self.there(*node, others.head)?)
@@ -431,7 +431,7 @@ impl Receive<'_> {
                 continue;
             }
             let name = left_out.name.clone();
-            if left_out.collides && !self.landing.is_taken_otherwise(&Place { parent, name })? {
+            if left_out.collides && !self.landing.is_taken_by_another(&Place { parent, name })? {
                 let (before, after) = (None, Some(left_out.node));
                 others.names.entry(place).or_insert(NameChange { before, after });
                 continue;
@@ -470,8 +470,10 @@ impl Receive<'_> {
                 entries: true,
             };
             incoming.ask(others, &[need])?;
-            let told = others.told.get(&directory).and_then(Option::as_ref);
-            let entries = told.and_then(|told| told.entries.clone()).unwrap_or_default();
+            let reported = others.reported.get(&directory).and_then(Option::as_ref);
+            let entries = reported
+                .and_then(|reported| reported.entries.clone())
+                .unwrap_or_default();
             for (name, child, attributes) in entries {
                 let is_directory = attributes.kind == byteback_model::NodeKind::Directory;
                 let path = joined(&path, &name);
@@ -494,7 +496,7 @@ impl Receive<'_> {
         let parent = self.identities.node_of(place.parent);
         let name = place.name.clone();
         let is_taken = match parent {
-            Some(parent) => self.landing.is_taken_otherwise(&Place { parent, name })?,
+            Some(parent) => self.landing.is_taken_by_another(&Place { parent, name })?,
             None => false,
         };
         if is_taken {
@@ -700,7 +702,7 @@ impl Refused {
                 place, node, ignored, ..
             } = outcome
             {
-                let told = LeftOut {
+                let reported = LeftOut {
                     parent: place.parent,
                     name: place.name.clone(),
                     node: *node,
@@ -709,7 +711,7 @@ impl Refused {
                     is_directory: ignored.unwrap_or(false),
                     is_due: false,
                 };
-                left_out.insert(place.clone(), told);
+                left_out.insert(place.clone(), reported);
             }
         }
         left_out.into_values().collect()
@@ -719,8 +721,8 @@ impl Refused {
 /// Changes that a plan has passed over, as they are blocked.
 fn blocked_changes(
     plan: &Plan,
-    whys: &BTreeMap<FileId, String>,
-    place_whys: &BTreeMap<Place<FileId>, String>,
+    reasons: &BTreeMap<FileId, String>,
+    place_reasons: &BTreeMap<Place<FileId>, String>,
 ) -> Vec<BlockedChange> {
     let mut changes = Vec::new();
     for outcome in &plan.outcomes {
@@ -730,12 +732,12 @@ fn blocked_changes(
                 name: place.name.clone(),
                 before: *before,
                 after: *after,
-                why: place_whys.get(place).cloned().unwrap_or_else(|| INSIDE.to_owned()),
+                why: place_reasons.get(place).cloned().unwrap_or_else(|| INSIDE.to_owned()),
             }),
             Outcome::BlockedContent { node, since } => changes.push(BlockedChange::Content {
                 node: *node,
                 since: *since,
-                why: whys.get(node).cloned().unwrap_or_default(),
+                why: reasons.get(node).cloned().unwrap_or_default(),
             }),
             _ => {}
         }

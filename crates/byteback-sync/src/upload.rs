@@ -366,9 +366,9 @@ impl Upload<'_> {
             };
             // An error of our own has to pass through the tree; it waits here meanwhile.
             take().map_err(|error: Failure| {
-                let told = ServiceError::new(ErrorKind::Protocol, error.to_string());
+                let reported = ServiceError::new(ErrorKind::Protocol, error.to_string());
                 own_error = Some(error);
-                told
+                reported
             })
         });
         if let Some(error) = own_error {

@@ -9,14 +9,14 @@ type Listener<'a> = Box<dyn Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a>;
 
 /// Remembers warnings and failures, calls `on` for each event, and stops the operation when told
 /// so.
-pub struct Told<'a> {
+pub struct RecordingMonitor<'a> {
     pub warnings: Mutex<Vec<String>>,
     pub failures: Mutex<Vec<(String, String)>>,
     pub is_cancelled: AtomicBool,
     on: Listener<'a>,
 }
 
-impl<'a> Told<'a> {
+impl<'a> RecordingMonitor<'a> {
     pub fn new(on: impl Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a) -> Self {
         Self {
             warnings: Mutex::default(),
@@ -31,7 +31,7 @@ impl<'a> Told<'a> {
     }
 }
 
-impl Monitor for Told<'_> {
+impl Monitor for RecordingMonitor<'_> {
     fn event(&self, event: Event<'_>) {
         match event {
             Event::Warning(warning) => self.warnings.lock().unwrap().push(warning.to_owned()),

@@ -51,11 +51,11 @@ impl Place {
 
     pub fn open(&self) -> TrackedTree {
         let folder = StateFolder::of(&self.tree(), &self.base.join("state")).unwrap();
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
             match TrackedTree::open(folder.clone(), &mut |_| {}) {
                 // A connection that has just ended may hold on to the last daemon for a moment.
-                Err(DaemonError::InUse { .. }) if began.elapsed() < PATIENCE => {
+                Err(DaemonError::InUse { .. }) if started.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 opened => return opened.unwrap(),
@@ -108,9 +108,9 @@ impl Mounted {
     }
 
     pub fn end(self) {
-        let began = Instant::now();
+        let started = Instant::now();
         while let Err(error) = self.mount.unmount(Unmount::IfIdle) {
-            assert!(began.elapsed() < PATIENCE, "{error}");
+            assert!(started.elapsed() < PATIENCE, "{error}");
             std::thread::sleep(Duration::from_millis(5));
         }
         self.serving.join().unwrap();

@@ -297,7 +297,7 @@ impl Rig {
             .seq
     }
 
-    pub fn backup_told(&self, monitor: &dyn Monitor) -> Result<BackupReport, BackupError> {
+    pub fn backup_with_monitor(&self, monitor: &dyn Monitor) -> Result<BackupReport, BackupError> {
         byteback_backup::backup(&self.tree, &self.client, &self.folder, &self.options, monitor)
     }
 

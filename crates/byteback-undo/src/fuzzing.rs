@@ -81,10 +81,10 @@ fn seal(bytes: &mut [u8]) {
 fn same(framed: &Framed) {
     let data = vec![0; usize::try_from(framed.data_len).unwrap_or_default()];
     let again = decode(&framed.record.encode(framed.time_ns, &data));
-    let told = |framed: &Framed| (framed.time_ns, framed.record.clone(), framed.data_len, framed.len);
+    let reported = |framed: &Framed| (framed.time_ns, framed.record.clone(), framed.data_len, framed.len);
     assert_eq!(
-        again.as_ref().map(told),
-        Some(told(framed)),
+        again.as_ref().map(reported),
+        Some(reported(framed)),
         "another record comes back"
     );
 }

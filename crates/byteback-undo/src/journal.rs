@@ -101,7 +101,7 @@ impl Journal {
             charged: 0,
             is_dirty: false,
         };
-        let youngest = numbers.last().copied();
+        let newest = numbers.last().copied();
         let mut before: Option<u64> = None;
         for number in numbers {
             if before.is_some_and(|before| before + 1 != number) {
@@ -114,7 +114,7 @@ impl Journal {
             journal.charged += segment.charged;
             journal.segments.insert(number, segment);
             replayed.records.extend(records);
-            if !is_whole && Some(number) == youngest && end == End::Torn {
+            if !is_whole && Some(number) == newest && end == End::Torn {
                 replayed.is_torn = true;
                 journal.cut_off_torn(number)?;
             } else if !is_whole {
@@ -160,7 +160,7 @@ impl Journal {
         let mut dropped = self.make_room(charge)?;
         let placed = match self.write(time_ns, &bytes, charge) {
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                let given_up = self.drop_eldest()?;
+                let given_up = self.drop_oldest()?;
                 if given_up.is_none() {
                     return Err(error);
                 }
@@ -175,7 +175,7 @@ impl Journal {
     fn make_room(&mut self, charge: u64) -> io::Result<Option<i64>> {
         let mut dropped = None;
         while self.charged.saturating_add(charge) > self.budget_bytes {
-            match self.drop_eldest()? {
+            match self.drop_oldest()? {
                 None => break,
                 some => dropped = dropped.max(some),
             }
@@ -241,7 +241,7 @@ impl Journal {
     }
 
     /// Removes the oldest segment unless it is the only one. Returns the time of its newest record.
-    fn drop_eldest(&mut self) -> io::Result<Option<i64>> {
+    fn drop_oldest(&mut self) -> io::Result<Option<i64>> {
         if self.segments.len() < 2 {
             return Ok(None);
         }
@@ -265,9 +265,9 @@ impl Journal {
                 .segments
                 .values()
                 .next()
-                .is_some_and(|eldest| eldest.last_ns < before_ns)
+                .is_some_and(|oldest| oldest.last_ns < before_ns)
         {
-            dropped = dropped.max(self.drop_eldest()?);
+            dropped = dropped.max(self.drop_oldest()?);
         }
         Ok(dropped)
     }

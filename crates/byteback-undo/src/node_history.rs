@@ -56,7 +56,7 @@ impl ExtentValue for Old {
 
 /// A moment: the file just before changes that began within one quantum.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StoredMoment {
     /// Counts the moments of a file.
     pub(crate) number: u64,
     pub(crate) start_ns: i64,
@@ -93,7 +93,7 @@ pub struct Moment {
 
 #[derive(Debug, Default)]
 pub(crate) struct NodeHistory {
-    pub(crate) moments: VecDeque<Kept>,
+    pub(crate) moments: VecDeque<StoredMoment>,
     pub(crate) next_number: u64,
     pub(crate) barrier: Option<(i64, NotKept)>,
     pub(crate) born_ns: Option<i64>,
@@ -106,7 +106,7 @@ impl NodeHistory {
     }
 
     /// The moment that a change at `now_ns` joins; `None` if it begins a new one.
-    pub(crate) fn current(&mut self, now_ns: i64) -> Option<&mut Kept> {
+    pub(crate) fn current(&mut self, now_ns: i64) -> Option<&mut StoredMoment> {
         let last = self.moments.back_mut()?;
         (!last.is_closed && now_ns < last.end_ns).then_some(last)
     }
@@ -115,7 +115,7 @@ impl NodeHistory {
         let (start_ns, end_ns) = times;
         // Changes that belong to the previous moment came before this.
         self.close_at(start_ns);
-        self.moments.push_back(Kept {
+        self.moments.push_back(StoredMoment {
             number: self.next_number,
             start_ns,
             end_ns,
@@ -140,7 +140,7 @@ impl NodeHistory {
 
     /// The name with which the file was removed is gone by `now_ns`: up to then that name stands
     /// for what was kept when the removal began, however long the system took.
-    pub(crate) fn gone_by(&mut self, now_ns: i64) {
+    pub(crate) fn extend_removal_to(&mut self, now_ns: i64) {
         let removed = self.moments.back_mut().filter(|last| last.how == ContentHow::Removed);
         if let Some(last) = removed {
             last.end_ns = last.end_ns.max(now_ns.saturating_add(1));
@@ -177,7 +177,7 @@ impl NodeHistory {
     }
 
     /// Nothing is known any more, and times of before mean nothing; who is reading notices.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self {
             next_number: self.next_number + 1,
             ..Self::default()
@@ -202,14 +202,14 @@ impl NodeHistory {
 
     /// The number of the oldest moment of which something is not older than `at_ns`.
     pub(crate) fn border(&self, at_ns: i64) -> u64 {
-        let younger = |moment: &&Kept| moment.end_ns > at_ns;
+        let newer = |moment: &&StoredMoment| moment.end_ns > at_ns;
         self.moments
             .iter()
-            .find(younger)
+            .find(newer)
             .map_or(self.next_number, |moment| moment.number)
     }
 
-    pub(crate) fn from(&self, number: u64) -> impl Iterator<Item = &Kept> {
+    pub(crate) fn from(&self, number: u64) -> impl Iterator<Item = &StoredMoment> {
         self.moments.iter().filter(move |moment| moment.number >= number)
     }
 

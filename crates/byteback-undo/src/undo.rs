@@ -319,7 +319,7 @@ impl Undo {
             };
             names.add(parent, name, event);
             if let Some(history) = &mut gone {
-                history.gone_by(at_ns);
+                history.extend_removal_to(at_ns);
             }
             at_ns
         };
@@ -361,7 +361,7 @@ impl Undo {
         self.last_ns.store(self.clock.now_ns(), Ordering::Relaxed);
         let all: Vec<_> = self.nodes.lock().values().cloned().collect();
         for history in all {
-            history.lock().begin_anew();
+            history.lock().reset();
         }
         self.names.lock().clear();
         // As in `give_up`.

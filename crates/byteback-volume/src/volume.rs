@@ -559,7 +559,7 @@ impl Volume {
         Ok(self.look().inode(Nid(dir))?.parent().0)
     }
 
-    /// Keeps a file even without a name, until [`Volume::let_go`].
+    /// Keeps a file even without a name, until [`Volume::release_hold`].
     pub fn hold(&self, ino: u32) {
         self.look().tree.hold(Nid(ino));
     }
@@ -568,10 +568,10 @@ impl Volume {
     ///
     /// # Errors
     /// The file has no name, and cannot be removed.
-    pub fn let_go(&self, ino: u32, times: u64) -> Result<()> {
+    pub fn release_hold(&self, ino: u32, times: u64) -> Result<()> {
         let mut state = self.look();
         state.durability.since.is_changed = true;
-        state.let_go(Nid(ino), times)
+        state.release_hold(Nid(ino), times)
     }
 
     /// Reads from `offset` on; fewer bytes than asked only at the end.
@@ -705,7 +705,7 @@ impl Volume {
     pub fn sync(&self) -> Result<()> {
         let mut state = self.look();
         state.durability.check_writable()?;
-        match state.is_as_the_checkpoint_says() {
+        match state.equals_checkpoint() {
             true => Ok(()),
             false => state.checkpoint(false),
         }

@@ -25,7 +25,7 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 /// A message from the detached process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
-pub(crate) enum Tell<R> {
+pub(crate) enum StartMessage<R> {
     /// Progress: entries compared with the record so far.
     Compared {
         /// Number of entries.
@@ -83,9 +83,9 @@ pub(crate) fn start<R: for<'de> Deserialize<'de>>(
         .ok_or_else(|| failed(io::Error::other("it has no standard output")))?;
     for line in BufReader::new(pipe).lines() {
         match serde_json::from_str(&line.map_err(failed)?) {
-            Ok(Tell::Compared { nodes }) => compared(nodes),
-            Ok(Tell::Ready(ready)) => return Ok(Started::Ready(ready)),
-            Ok(Tell::Failed { code, message, next }) => {
+            Ok(StartMessage::Compared { nodes }) => compared(nodes),
+            Ok(StartMessage::Ready(ready)) => return Ok(Started::Ready(ready)),
+            Ok(StartMessage::Failed { code, message, next }) => {
                 let _ = child.wait();
                 return Ok(Started::Failed { code, message, next });
             }
@@ -128,7 +128,7 @@ impl Starter {
     }
 
     /// Sends a message; false if the other end of the pipe is closed.
-    pub(crate) fn tell<R: Serialize>(&mut self, tell: &Tell<R>) -> bool {
+    pub(crate) fn tell<R: Serialize>(&mut self, tell: &StartMessage<R>) -> bool {
         let Ok(mut line) = serde_json::to_vec(tell) else {
             return false;
         };

@@ -13,11 +13,11 @@ pub(crate) fn explained(folder: &StateFolder, held: &HeldBack) -> CommandError {
         "cannot sync {directory}: {}. Files missing from it would be removed on the server and on all other machines",
         held.doubt
     ))
-    .next(ways_on(folder, held))
+    .next(next_steps(folder, held))
 }
 
 /// The choices of the user.
-pub(crate) fn ways_on(folder: &StateFolder, held: &HeldBack) -> String {
+pub(crate) fn next_steps(folder: &StateFolder, held: &HeldBack) -> String {
     let directory = folder.directory().display();
     let back = match (held.is_recorded, held.doubt) {
         // The record follows what was there: it no longer knows the files.

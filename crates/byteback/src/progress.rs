@@ -23,7 +23,7 @@ pub(crate) struct Progress {
     during: &'static str,
     interrupt: Option<Interrupt>,
     /// Whether each changed path is printed.
-    tells_changes: bool,
+    prints_changes: bool,
     bar: ProgressBar,
     status_every: Option<std::time::Duration>,
     state: Mutex<State>,
@@ -34,7 +34,7 @@ pub(crate) struct Progress {
 
 struct State {
     began: Instant,
-    told: Option<Instant>,
+    reported: Option<Instant>,
     phase: Option<Phase>,
     files: u64,
     bytes: u64,
@@ -98,12 +98,12 @@ impl Progress {
             output,
             during,
             interrupt,
-            tells_changes: false,
+            prints_changes: false,
             bar,
             status_every: settings.progress_every.filter(|_| output.json),
             state: Mutex::new(State {
                 began: now,
-                told: None,
+                reported: None,
                 phase: None,
                 files: 0,
                 bytes: 0,
@@ -118,7 +118,7 @@ impl Progress {
     /// Prints each changed path with `-v`, or always if `in_any_case`. Paths are then not printed
     /// again when their files are done.
     pub(crate) fn telling_changes(mut self, in_any_case: bool) -> Self {
-        self.tells_changes = in_any_case || self.output.verbosity > 0;
+        self.prints_changes = in_any_case || self.output.verbosity > 0;
         self
     }
 
@@ -174,10 +174,13 @@ impl Progress {
         }
         let Some(every) = self.status_every else { return };
         let now = Instant::now();
-        if state.told.is_some_and(|told| now.duration_since(told) < every) {
+        if state
+            .reported
+            .is_some_and(|reported| now.duration_since(reported) < every)
+        {
             return;
         }
-        state.told = Some(now);
+        state.reported = Some(now);
         let status = Status {
             phase: state.phase.map(name),
             seconds_elapsed: now.duration_since(state.began).as_secs(),
@@ -219,12 +222,12 @@ impl Progress {
         let before = state.phase.replace(phase);
         // The next work of the same command, or another attempt. A backup knows the total before it
         // sends.
-        let is_anew = match phase {
+        let resets_counters = match phase {
             Phase::Comparing | Phase::Cutting => true,
             Phase::Transferring => before != Some(Phase::Cutting),
             _ => false,
         };
-        if is_anew {
+        if resets_counters {
             (state.files, state.bytes) = (0, 0);
             self.files_done.store(0, Ordering::Relaxed);
             self.bytes_read.store(0, Ordering::Relaxed);
@@ -310,7 +313,7 @@ impl Monitor for Progress {
             }
             Event::FileDone { path } => {
                 self.files_done.fetch_add(1, Ordering::Relaxed);
-                if let Some(path) = path.filter(|_| self.output.verbosity > 0 && !self.tells_changes) {
+                if let Some(path) = path.filter(|_| self.output.verbosity > 0 && !self.prints_changes) {
                     self.above_bar(|| {
                         let _ = if self.output.json {
                             self.output.object(
@@ -327,7 +330,7 @@ impl Monitor for Progress {
                 }
             }
             Event::Changed { path, change } => {
-                if self.tells_changes {
+                if self.prints_changes {
                     self.changed(path, change);
                 }
             }

@@ -161,18 +161,18 @@ impl SyncRuntime {
 
 /// Gives the daemon its callbacks.
 fn connect(daemon: &Daemon, handle: &EngineHandle, throttle: &Arc<Throttle>, folder: &StateFolder) {
-    let (told, wanted) = (handle.clone(), Arc::clone(throttle));
-    daemon.tell_sync(Box::new(move || {
+    let (reported, wanted) = (handle.clone(), Arc::clone(throttle));
+    daemon.set_sync_reporter(Box::new(move || {
         let wish = wanted.wish();
         SyncStatus {
             paused_since_ns: wish.paused_since_ns,
-            limits: throttling::told(&wish.limits),
+            limits: throttling::reported(&wish.limits),
             bytes_per_second_max: wanted.bytes_per_second_max(),
-            ..told.status()
+            ..reported.status()
         }
     }));
     let (wanted, folder) = (Arc::clone(throttle), folder.clone());
-    daemon.hear_sync_wishes(Box::new(move || {
+    daemon.set_sync_wishes_reader(Box::new(move || {
         wanted.set(throttling::noted_for_others(&folder)?);
         Ok(())
     }));
@@ -206,7 +206,7 @@ fn still(wish: &Wish, folder: &StateFolder) -> String {
         ),
         None => format!(
             "Nothing is sent at this time of day ({})",
-            throttling::told(&wish.limits).join(", ")
+            throttling::reported(&wish.limits).join(", ")
         ),
     }
 }

@@ -85,8 +85,8 @@ pub(crate) fn limits(texts: &[String]) -> Result<RateLimits> {
 }
 
 /// Limits in the form that [`limits`] parses.
-pub(crate) fn told(limits: &RateLimits) -> Vec<String> {
-    let told = |limit: &RateLimit| {
+pub(crate) fn reported(limits: &RateLimits) -> Vec<String> {
+    let reported = |limit: &RateLimit| {
         let rate = match limit.bytes_per_second_max {
             None => "unlimited".to_owned(),
             Some(0) => "pause".to_owned(),
@@ -97,7 +97,7 @@ pub(crate) fn told(limits: &RateLimits) -> Vec<String> {
             None => rate,
         }
     };
-    limits.0.iter().map(told).collect()
+    limits.0.iter().map(reported).collect()
 }
 
 /// Limits for people: `1 MiB/s; 200 KiB/s from 08:00 to 18:00`.
@@ -118,9 +118,9 @@ pub(crate) fn in_words(limits: &RateLimits) -> String {
 
 /// An exact rate for people: `200 KiB/s`.
 fn rate_in_words(bytes: u64) -> String {
-    let told = rate_told(bytes);
-    let digits = told.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = told.split_at(digits);
+    let reported = rate_told(bytes);
+    let digits = reported.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = reported.split_at(digits);
     format!("{number} {unit}")
 }
 
@@ -135,7 +135,7 @@ fn rate_told(bytes: u64) -> String {
 }
 
 /// The present rate, in words.
-pub(crate) fn now_told(bytes_per_second_max: Option<u64>) -> String {
+pub(crate) fn current_rate_text(bytes_per_second_max: Option<u64>) -> String {
     match bytes_per_second_max {
         None => "unlimited now".to_owned(),
         Some(0) => "nothing is transferred now".to_owned(),
@@ -244,8 +244,8 @@ mod tests {
         ] {
             let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
             let read = limits(&owned(written)).unwrap();
-            assert_eq!(told(&read), owned(told_as));
-            assert_eq!(limits(&told(&read)).unwrap(), read);
+            assert_eq!(reported(&read), owned(told_as));
+            assert_eq!(limits(&reported(&read)).unwrap(), read);
         }
         for wrong in [
             "",

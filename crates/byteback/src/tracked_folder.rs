@@ -97,7 +97,7 @@ fn mounted_at(point: &Path, settings: &Settings) -> Result<Option<StateFolder>> 
 pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<BoundFolder> {
     let folder = match path {
         Some(path) => state_folder(path, settings)?,
-        None => folder_here(settings)?.ok_or_else(|| {
+        None => folder_of_current_dir(settings)?.ok_or_else(|| {
             CommandError::with_exit(
                 Exit::NoRepository,
                 "neither the current directory nor any above it is bound to a server",
@@ -275,7 +275,7 @@ fn known_above(directory: &Path, settings: &Settings) -> Result<Option<(StateFol
 
 /// The nearest bound folder above the current directory, itself included; else the folder that is
 /// mounted there.
-pub(crate) fn folder_here(settings: &Settings) -> Result<Option<StateFolder>> {
+pub(crate) fn folder_of_current_dir(settings: &Settings) -> Result<Option<StateFolder>> {
     let Ok(here) = std::env::current_dir() else {
         return Ok(None);
     };
@@ -362,21 +362,21 @@ fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Resul
         if let DaemonError::Volume(VolumeTreeError::Volume { path, source }) = &error
             && source.errno() == Errno::NOSPC.raw_os_error()
         {
-            let way_out = format!(
+            let next_step = format!(
                 "The file system of {} is full. Free some space and try again; everything synced is in the volume.",
                 path.display()
             );
-            return CommandError::from(error).next(way_out);
+            return CommandError::from(error).next(next_step);
         }
-        let way_out = match &error {
+        let next_step = match &error {
             DaemonError::Log(error) => way_out_of_damage(folder, error),
             DaemonError::HeldBack { held, .. } => return held_back::explained(folder, held),
             _ => None,
         };
-        match way_out {
-            Some(way_out) => {
+        match next_step {
+            Some(next_step) => {
                 let directory = folder.directory().display();
-                CommandError::new(format!("the operation log of {directory} is damaged")).next(way_out)
+                CommandError::new(format!("the operation log of {directory} is damaged")).next(next_step)
             }
             None => error.into(),
         }

@@ -60,7 +60,7 @@ impl<R: Read> Read for Source<R> {
 #[derive(Debug)]
 pub struct BatchReader<R> {
     input: Source<R>,
-    began: bool,
+    started: bool,
     ended: bool,
     failed: bool,
     record: u64,
@@ -74,7 +74,7 @@ impl<R: Read> BatchReader<R> {
     pub fn new(input: R) -> Self {
         Self {
             input: Source::Input(input),
-            began: false,
+            started: false,
             ended: false,
             failed: false,
             record: 0,
@@ -126,7 +126,7 @@ impl<R: Read> BatchReader<R> {
         if self.delta_left.is_some() {
             self.finish_delta()?;
         }
-        if !self.began {
+        if !self.started {
             self.read_header()?;
         }
         let Some(tag) = self.read_tag()? else { return Ok(None) };
@@ -173,7 +173,7 @@ impl<R: Read> BatchReader<R> {
             VERSION_PACKED => self.input = Source::Unpacked(Cursor::new(packed::unpacked(&mut self.input)?)),
             _ => return Err(BatchError::Version(version)),
         }
-        self.began = true;
+        self.started = true;
         Ok(())
     }
 

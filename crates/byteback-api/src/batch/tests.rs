@@ -393,7 +393,7 @@ fn claimed_lengths_allocate_nothing() {
 }
 
 #[test]
-fn nothing_may_follow_the_end_and_no_delta_may_be_skipped() {
+fn batch_reader_refuses_trailing_bytes_and_skipped_deltas() {
     let mut bytes = whole(b"x");
     bytes.extend_from_slice(&whole(b"x")[8..]);
     assert!(matches!(read_all(&bytes[..]), Err(BatchError::AfterEnd { .. })));

@@ -82,7 +82,7 @@ fn join_code_notices_one_wrong_missing_or_added_character() {
 }
 
 #[test]
-fn what_is_whole_but_cannot_be_is_refused() {
+fn join_code_refuses_complete_but_impossible_content() {
     let with_crc = |mut bytes: Vec<u8>| {
         bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
         JoinCode::of_bytes(&bytes)
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_and_no_bytes_upset_the_reader(text in ".{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn join_code_reader_survives_any_text_and_bytes(text in ".{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = text.parse::<JoinCode>();
         let _ = format!("{CODE_PREFIX}{text}").parse::<JoinCode>();
         let _ = JoinCode::of_body(&bytes);

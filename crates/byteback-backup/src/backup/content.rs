@@ -133,9 +133,9 @@ fn read_and_send(
                 None => sink.piece(piece),
             };
             taken.map_err(|error| {
-                let told = ServiceError::new(ErrorKind::Protocol, error.to_string());
+                let reported = ServiceError::new(ErrorKind::Protocol, error.to_string());
                 own_error = Some(error);
-                told
+                reported
             })
         });
         if let Some(error) = own_error {
@@ -243,7 +243,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
                 }
             }
             Piece::Data { offset, bytes } => {
-                self.tell_read(len_u64(bytes.len()))?;
+                self.report_read(len_u64(bytes.len()))?;
                 self.data(offset, bytes)?;
             }
         }
@@ -251,7 +251,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
     }
 
     /// Reports bytes as read, whatever becomes of them.
-    pub(super) fn tell_read(&self, len_bytes: u64) -> Result<(), Failure> {
+    pub(super) fn report_read(&self, len_bytes: u64) -> Result<(), Failure> {
         check_cancelled(self.monitor)?;
         self.monitor.event(Event::BytesRead(len_bytes));
         Ok(())

@@ -39,7 +39,7 @@ pub struct CutBatch<'a> {
     /// The file at the server from which a new file here grew.
     pub origin: &'a (dyn Fn(NodeId) -> Option<Origin> + Sync),
     /// Directories of which only the time is sent.
-    pub tells_time_only: &'a (dyn Fn(NodeId) -> bool + Sync),
+    pub sends_time_only: &'a (dyn Fn(NodeId) -> bool + Sync),
     /// The folder's sequence number that the changes follow; `None`: they are everything there is.
     pub base_seq: Option<Seq>,
     /// With everything: the sequence number that the batch replaces.
@@ -80,7 +80,7 @@ pub fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         store: None,
         identities: Some(batch.file_id),
         origins: Some(batch.origin),
-        tells_time_only: Some(batch.tells_time_only),
+        sends_time_only: Some(batch.sends_time_only),
         makes_snapshot: false,
         knows_damage: Cell::new(false),
         damaged: BTreeSet::new(),

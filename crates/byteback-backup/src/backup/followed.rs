@@ -132,14 +132,14 @@ impl<'a> Followed<'a> {
         if self.has_stopped || files.is_empty() {
             return;
         }
-        let Ok(told) = self.job.tree.names(self.cut, files) else {
+        let Ok(reported) = self.job.tree.names(self.cut, files) else {
             self.has_stopped = true;
             return;
         };
         self.names = files
             .iter()
             .copied()
-            .zip(told.into_iter().map(|told| told.names))
+            .zip(reported.into_iter().map(|reported| reported.names))
             .collect();
     }
 
@@ -151,12 +151,12 @@ impl<'a> Followed<'a> {
         if self.has_stopped || nodes.is_empty() {
             return;
         }
-        let Ok(told) = self.job.tree.names(self.cut, &nodes) else {
+        let Ok(reported) = self.job.tree.names(self.cut, &nodes) else {
             self.has_stopped = true;
             return;
         };
         let mut found = Vec::new();
-        for ((node, size), names) in files.iter().zip(told) {
+        for ((node, size), names) in files.iter().zip(reported) {
             for (parent, name) in names.names.iter().take(NAMES_MAX) {
                 if self.has_stopped {
                     return;
@@ -168,7 +168,7 @@ impl<'a> Followed<'a> {
                         break;
                     }
                     Ok(_) => {}
-                    Err(error) => self.cannot_tell(&error),
+                    Err(error) => self.stop_asking(&error),
                 }
             }
         }
@@ -183,7 +183,7 @@ impl<'a> Followed<'a> {
                     });
                     self.short.extend(known);
                 }
-                Err(error) => return self.cannot_tell(&error),
+                Err(error) => return self.stop_asking(&error),
             }
         }
     }
@@ -254,7 +254,7 @@ impl<'a> Followed<'a> {
         }
         if self.large.is_none() {
             let listed = LargeFiles::list(&self.job.options.limits, &|place, cursor| self.page_of(place, cursor));
-            let listed = listed.map_err(|error| self.cannot_tell(&error)).ok();
+            let listed = listed.map_err(|error| self.stop_asking(&error)).ok();
             self.large = Some(listed.unwrap_or_default());
         }
         let (tree, cut) = (self.job.tree, self.cut);
@@ -264,7 +264,7 @@ impl<'a> Followed<'a> {
     }
 
     /// Warns, and asks nothing more.
-    fn cannot_tell(&mut self, error: &ServerError) {
+    fn stop_asking(&mut self, error: &ServerError) {
         self.has_stopped = true;
         self.job.monitor.event(Event::Warning(&format!(
             "the server cannot report what it has ({}); sending everything that remains",
@@ -284,7 +284,7 @@ impl<'a> Followed<'a> {
             match self.at_server(dir.as_bytes(), name.as_bytes()) {
                 Ok(Some(file)) => return Some(file),
                 Ok(None) => {}
-                Err(error) => self.cannot_tell(&error),
+                Err(error) => self.stop_asking(&error),
             }
         }
         None

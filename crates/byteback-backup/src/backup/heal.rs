@@ -72,7 +72,7 @@ pub(super) fn heal(job: &Job<'_>, report: &mut BackupReport) -> Result<BTreeSet<
         let healed_before = report.healed_frames;
         for frame in &known {
             check_cancelled(job.monitor)?;
-            let Some(node) = node_here(tree, frame).filter(|node| is_there(job.tree, cut, *node)) else {
+            let Some(node) = node_of_frame(tree, frame).filter(|node| is_there(job.tree, cut, *node)) else {
                 continue;
             };
             if heal_one(job, cut, node, frame) {
@@ -94,7 +94,7 @@ pub(super) fn heal(job: &Job<'_>, report: &mut BackupReport) -> Result<BTreeSet<
 }
 
 /// The node of this tree with a file's identity at the server.
-fn node_here(tree: TreeId, frame: &DamagedFrame) -> Option<NodeId> {
+fn node_of_frame(tree: TreeId, frame: &DamagedFrame) -> Option<NodeId> {
     let id = frame.file.to_bytes();
     let (_, node) = id.split_last_chunk()?;
     let node = NodeId(u64::from_be_bytes(*node));

@@ -471,9 +471,9 @@ fn answered(monitor: &dyn Monitor, answer: Result<()>) -> Result<()> {
 
 /// Reports the first transient failure of a transfer, and retries until the user stops it.
 fn patience(monitor: &dyn Monitor) -> impl Fn(&ServerError) -> bool {
-    let is_told = Cell::new(false);
+    let is_reported = Cell::new(false);
     move |error| {
-        if !is_told.replace(true) {
+        if !is_reported.replace(true) {
             let message = format!("{}; waiting and trying again", error.message);
             monitor.event(Event::Warning(&message));
         }

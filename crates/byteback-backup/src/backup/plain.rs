@@ -9,7 +9,7 @@ use super::examine::{Examination, Examined, Place, is_examined_by, send_examined
 use super::limits::SearchLimits;
 use super::part_stream::PartStream;
 use super::plan::cost::Conditions;
-use super::plan::{Answers, DeltaChoice, Hints, Known, LogSays, plan};
+use super::plan::{Answers, DeltaChoice, Hints, Known, LogKnowledge, plan};
 use super::trim::BlockSums;
 use super::{BackupOptions, Job};
 use crate::decisions::DeltaMethod;
@@ -109,7 +109,7 @@ impl<'a> ContentSender<'a> {
     ) -> Result<Result<SentContent, ServiceError>> {
         let known = Known {
             choice: self.options.delta,
-            log: LogSays::Whole(WholeReason::Untracked),
+            log: LogKnowledge::Whole(WholeReason::Untracked),
             size_bytes: attributes.size,
             server_has,
             answers: self.answers,
@@ -131,7 +131,7 @@ impl<'a> ContentSender<'a> {
                 store: None,
                 identities: None,
                 origins: None,
-                tells_time_only: None,
+                sends_time_only: None,
                 knows_damage: Cell::new(false),
                 damaged: BTreeSet::new(),
                 may_resume: Cell::new(false),

@@ -68,7 +68,7 @@ pub enum DeltaChoice {
 
 /// The log's knowledge of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LogSays {
+pub(super) enum LogKnowledge {
     /// The content did not change.
     Unchanged,
     /// Some of it may have changed.
@@ -160,7 +160,7 @@ impl Answers {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) choice: DeltaChoice,
-    pub(super) log: LogSays,
+    pub(super) log: LogKnowledge,
     pub(super) size_bytes: u64,
     /// The server has a version that a change can follow.
     pub(super) server_has: bool,
@@ -242,12 +242,12 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         DeltaChoice::Full => Some(DeltaMethod::Full),
     };
     let cause = match (known.log, forced) {
-        (LogSays::Unchanged, _) => return None,
+        (LogKnowledge::Unchanged, _) => return None,
         (_, Some(DeltaMethod::Full)) => return Some(Plan::new(DeltaMethod::Full, Cause::Asked)),
         (_, Some(_)) => Cause::Asked,
-        (LogSays::Ranges, None) => return Some(Plan::new(DeltaMethod::Log, Cause::LogKnew)),
-        (LogSays::Rewritten, None) => Cause::Rewritten,
-        (LogSays::Whole(reason), None) => {
+        (LogKnowledge::Ranges, None) => return Some(Plan::new(DeltaMethod::Log, Cause::LogKnew)),
+        (LogKnowledge::Rewritten, None) => Cause::Rewritten,
+        (LogKnowledge::Whole(reason), None) => {
             let cause = Cause::Whole(reason);
             let can_compare = known.limit().is_none() && known.answers.suffice_for(DeltaMethod::SkyF);
             if can_compare && hints.leaves_exist() {
@@ -280,7 +280,7 @@ fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
         DeltaMethod::SkyF,
     ];
     // Comparing in place first is for files that mostly did not change.
-    let is_summed = matches!(known.log, LogSays::Whole(_)) && known.size_bytes >= SUMMED_LEN_MIN;
+    let is_summed = matches!(known.log, LogKnowledge::Whole(_)) && known.size_bytes >= SUMMED_LEN_MIN;
     let can = |method: &DeltaMethod| known.answers.suffice_for(*method) && (is_summed || *method != DeltaMethod::SkyF);
     let cheapest_at = |changed_share| {
         let file = FileFacts {

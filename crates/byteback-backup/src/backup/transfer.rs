@@ -11,7 +11,7 @@ use super::foreseen::foreseen_bytes_of;
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::plan::cost::Conditions;
-use super::plan::{EXAMINED_LEN_MIN, Hints, Known, LogSays, Plan, plan};
+use super::plan::{EXAMINED_LEN_MIN, Hints, Known, LogKnowledge, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::resume::Numbered;
 use super::trim::BlockSums;
@@ -316,7 +316,7 @@ impl Transfer<'_, '_, '_> {
             job.monitor.end();
             job.monitor.event(Event::Phase(Phase::Committing));
             let clock = job.server.clock();
-            let began_ns = clock.monotonic_ns();
+            let started_ns = clock.monotonic_ns();
             let committed = self.stream.commit(|| {
                 check_cancelled(job.monitor)?;
                 if !is_complete {
@@ -325,7 +325,7 @@ impl Transfer<'_, '_, '_> {
                 sums.prepare(counter);
                 Ok(())
             });
-            report.durations.commit_ns = clock.monotonic_ns().saturating_sub(began_ns);
+            report.durations.commit_ns = clock.monotonic_ns().saturating_sub(started_ns);
             let applied = committed?;
             if let Some(decisions) = decisions {
                 decisions.end(applied.seq, Some(compressed.into()));
@@ -383,8 +383,8 @@ impl Transfer<'_, '_, '_> {
         let id = self.job.file_id(self.cut.tree, change.node);
         let foreseen_bytes = foreseen_bytes_of(&change.content, attributes.size);
         self.job.monitor.begin_node(foreseen_bytes);
-        let tells_time_only = self.job.tells_time_only.is_some_and(|tells| tells(change.node));
-        if tells_time_only && self.server_has(change) {
+        let sends_time_only = self.job.sends_time_only.is_some_and(|tells| tells(change.node));
+        if sends_time_only && self.server_has(change) {
             count_node(change, self.report);
             let mtime_ns = attributes.mtime_ns;
             return self.stream.directory_time(&DirectoryTimeRecord { id, mtime_ns });
@@ -397,7 +397,7 @@ impl Transfer<'_, '_, '_> {
         if let Some(short) = self.followed.as_mut().and_then(|followed| followed.short(change.node))
             && self.is_same_short(change.node, attributes.size, &short)?
         {
-            return self.as_there(change, id, attributes, &short);
+            return self.send_as_existing(change, id, attributes, &short);
         }
         let is_damaged = attributes.kind == NodeKind::File && self.job.damaged.contains(&change.node);
         let whole;
@@ -415,7 +415,7 @@ impl Transfer<'_, '_, '_> {
         };
         let (planned, at_server) = match attributes.kind {
             NodeKind::File if self.mended.contains(&change.node) => (self.plan(change, attributes.size, false), None),
-            NodeKind::File if self.followed.is_some() => self.plan_anew(change, &attributes),
+            NodeKind::File if self.followed.is_some() => self.plan_from_similar(change, &attributes),
             NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
             _ => (None, None),
         };
@@ -483,7 +483,13 @@ impl Transfer<'_, '_, '_> {
     }
 
     /// Sends a file whose content the server has in another file.
-    fn as_there(&mut self, change: &NodeChange, id: FileId, attributes: Attributes, there: &ShortFile) -> Result<()> {
+    fn send_as_existing(
+        &mut self,
+        change: &NodeChange,
+        id: FileId,
+        attributes: Attributes,
+        there: &ShortFile,
+    ) -> Result<()> {
         let size_bytes = attributes.size;
         self.stream.node(&NodeRecord {
             id,
@@ -550,7 +556,7 @@ impl Transfer<'_, '_, '_> {
     /// How to send a file when everything is sent: as its difference from the server's file at the
     /// same path, or a similar one. Returns that file too, if it is worth asking for one and there
     /// is one.
-    fn plan_anew(&mut self, change: &NodeChange, attributes: &Attributes) -> (Option<Plan>, Option<FileId>) {
+    fn plan_from_similar(&mut self, change: &NodeChange, attributes: &Attributes) -> (Option<Plan>, Option<FileId>) {
         let size_bytes = attributes.size;
         let if_there = self.plan(change, size_bytes, true);
         let Some(if_there) = if_there.filter(|plan| is_examined_by(plan.method)) else {
@@ -577,14 +583,14 @@ impl Transfer<'_, '_, '_> {
         let known = Known {
             choice: self.job.options.delta,
             log: match &change.content {
-                ContentChange::Unchanged => LogSays::Unchanged,
-                ContentChange::Whole(reason) => LogSays::Whole(*reason),
+                ContentChange::Unchanged => LogKnowledge::Unchanged,
+                ContentChange::Whole(reason) => LogKnowledge::Whole(*reason),
                 ContentChange::Ranges(_)
                     if changed_bytes(&change.content, size_bytes) == size_bytes && size_bytes > 0 =>
                 {
-                    LogSays::Rewritten
+                    LogKnowledge::Rewritten
                 }
-                ContentChange::Ranges(_) => LogSays::Ranges,
+                ContentChange::Ranges(_) => LogKnowledge::Ranges,
             },
             size_bytes,
             server_has,

@@ -317,7 +317,7 @@ impl<'a, 'm> Trimmer<'a, 'm> {
         };
         self.advance(offset, len)?;
         if let Piece::Data { bytes, .. } = piece {
-            sink.tell_read(len_u64(bytes.len()))?;
+            sink.report_read(len_u64(bytes.len()))?;
         }
         let Self {
             sums,

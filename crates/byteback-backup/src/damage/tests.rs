@@ -7,7 +7,7 @@ fn range(start: u64, end: u64) -> ByteRange {
 }
 
 #[test]
-fn what_lies_between_damaged_ranges_is_the_rest() {
+fn damage_leaves_the_ranges_between_as_the_rest() {
     assert_eq!(between(&[], 10), [range(0, 10)]);
     assert_eq!(between(&[range(0, 4), range(6, 10)], 10), [range(4, 6)]);
     assert_eq!(between(&[range(2, 4)], 10), [range(0, 2), range(4, 10)]);

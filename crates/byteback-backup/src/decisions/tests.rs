@@ -126,7 +126,7 @@ fn how_a_backup_was_compressed_is_told_with_it() {
             link_bytes_per_s,
         })
     };
-    for (batch, told) in [
+    for (batch, reported) in [
         (2, compression(CompressionEffort::Fast, Some(600_000_000))),
         (4, compression(CompressionEffort::Standard, None)),
         (6, None),
@@ -135,10 +135,10 @@ fn how_a_backup_was_compressed_is_told_with_it() {
         let before = contents_if_any(&disk).len();
         let mut writer = DecisionWriter::begin(&dir(&disk), TREE, batch, 0);
         writer.decided(&saved);
-        writer.end(batch, told);
+        writer.end(batch, reported);
         assert_eq!(
             last(&disk, 5).map(|decided| (decided.batch, decided.compression)),
-            Some((batch, told))
+            Some((batch, reported))
         );
         if batch == 2 {
             let frame = [
@@ -209,16 +209,13 @@ fn two_files_hold_the_youngest_and_no_more() {
     // A backup with more than both files hold: only its last decisions are kept.
     let many: Vec<Decision> = (0..3000).map(|node| decision(&mut random, 1_000_000 + node)).collect();
     backup(&disk, 400, &many);
-    let youngest = last(&disk, 1_002_999).unwrap();
-    assert_eq!(
-        (youngest.batch, youngest.at_ns, youngest.decision),
-        (400, 4000, many[2999])
-    );
+    let newest = last(&disk, 1_002_999).unwrap();
+    assert_eq!((newest.batch, newest.at_ns, newest.decision), (400, 4000, many[2999]));
     assert_eq!(last(&disk, 1_000_000), None);
 }
 
 #[test]
-fn what_is_torn_or_damaged_is_not_known_and_hinders_nobody() {
+fn decisions_ignore_torn_and_damaged_records() {
     let mut random = SplitMix64::new(4);
     let disk = SimDisk::new(4);
     let (one, two) = (decision(&mut random, 1), decision(&mut random, 2));

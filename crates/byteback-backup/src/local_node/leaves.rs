@@ -12,7 +12,7 @@ use super::{LocalContent, changed, no_log, unreadable};
 use byteback_checksums::btrfs;
 use byteback_checksums::source::{Extraction, Kind, Layout, Run, SourceError, Tail};
 use byteback_control::{
-    ErrorKind, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
+    ErrorKind, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary,
     ServiceError,
 };
 use byteback_extents::ByteRange;
@@ -39,7 +39,11 @@ pub(super) fn offer(content: &LocalContent) -> Result<LeafOffer, ServiceError> {
 }
 
 /// Reports the file system's checksums, and reads the rest.
-pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>) -> Result<LeavesTold, ServiceError> {
+pub(super) fn tell(
+    content: &LocalContent,
+    request: LeafRequest,
+    sink: Sink<'_>,
+) -> Result<LeavesSummary, ServiceError> {
     let offer = offer(content)?;
     if request.kind != offer.kind || request.with_crcs {
         return no_log();
@@ -83,7 +87,7 @@ pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>)
     }
     extraction.finish().map_err(|error| untold(&error))?;
     content.check()?;
-    Ok(LeavesTold {
+    Ok(LeavesSummary {
         source: offer.source,
         read_bytes,
     })

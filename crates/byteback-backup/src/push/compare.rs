@@ -13,7 +13,7 @@ use crate::backup::{ContentSender, PartStream, UnsavedFile};
 use crate::error::{BackupError, Result};
 use crate::local_node::{LocalContent, LocalNode};
 use crate::monitor::{Change, Event, check_cancelled};
-use crate::restore::{is_partial_name, mark_way_up};
+use crate::restore::{is_partial_name, mark_ancestors};
 use crate::same_content::is_same_content;
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::Digest;
@@ -297,7 +297,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                 let below_path = join_path(&dir_path, below.name.as_bytes());
                 let is_directory = below.node.attributes.kind == NodeKind::Directory;
                 if exclude.is_excluded(&below_path, is_directory) {
-                    mark_way_up(&mut holding, &dir_path, path.len());
+                    mark_ancestors(&mut holding, &dir_path, path.len());
                 } else if is_directory {
                     to_do.push((below.node.id, below_path));
                 }

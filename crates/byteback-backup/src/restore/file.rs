@@ -8,7 +8,7 @@ use super::place::Place;
 use super::publish::WholeFile;
 use super::pull::{NEAR_LEN_MIN, Verdict};
 use crate::damage::{between, damaged_ranges, named};
-use crate::error::{BackupError, Result, told_with_causes};
+use crate::error::{BackupError, Result, with_causes};
 use crate::monitor::{Change, Event, check_cancelled};
 use byteback_client::{ServerError, ServerErrorKind};
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_in_place, apply_to_new};
@@ -117,7 +117,7 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
                     lock: Some(file),
                 }
             }
-            None => make_anew(restore, job, &dir)?,
+            None => create_whole_file(restore, job, &dir)?,
         };
         rules.tell(&path, change);
         return Ok(Some(whole));
@@ -137,11 +137,11 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
         restore.tally.file_kept(&path);
         return Ok(None);
     }
-    make_anew(restore, job, &dir).map(Some)
+    create_whole_file(restore, job, &dir).map(Some)
 }
 
 /// Makes the file under an unused name.
-fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<WholeFile, FileError> {
+fn create_whole_file(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<WholeFile, FileError> {
     let attributes = &job.node.attributes;
     let path = job.place.path();
     let temporary = restore.temporary_names.next();
@@ -247,7 +247,7 @@ pub(super) fn fetch_range(
             pauses = restore.server.stream_pauses();
         }
         if !pauses.rest() {
-            return Err(broken_off(restore, job, &told_with_causes(&error)));
+            return Err(broken_off(restore, job, &with_causes(&error)));
         }
     }
 }

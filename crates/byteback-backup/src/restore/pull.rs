@@ -269,14 +269,14 @@ impl<'a> Rules<'a> {
         }
         let mut way = Descent::new(dir)?;
         let mut to_do = vec![(name.as_bytes().to_vec(), path.to_vec())];
-        while let Some((below, path_here)) = to_do.pop() {
+        while let Some((below, local_path)) = to_do.pop() {
             let named = way.open(&below)?;
             for entry in tree::read_dir(&named, 0)? {
                 let entry = entry?;
-                let entry_path = join_path(&path_here, entry.name.as_bytes());
+                let entry_path = join_path(&local_path, entry.name.as_bytes());
                 let is_directory = tree::stat_at(&named, &entry.name)?.kind == NodeKind::Directory;
                 if self.exclude.is_excluded(&entry_path, is_directory) {
-                    mark_way_up(&mut holding, &path_here, path.len());
+                    mark_ancestors(&mut holding, &local_path, path.len());
                 } else if is_directory {
                     to_do.push((join_path(&below, entry.name.as_bytes()), entry_path));
                 }
@@ -331,7 +331,7 @@ type Paths = HashSet<Vec<u8>>;
 
 /// Adds a directory and those above it, down to a path of `len_min` bytes, up to the first one that
 /// is there already.
-pub(crate) fn mark_way_up(marked: &mut HashSet<Vec<u8>>, path: &[u8], len_min: usize) {
+pub(crate) fn mark_ancestors(marked: &mut HashSet<Vec<u8>>, path: &[u8], len_min: usize) {
     let mut path = path;
     while path.len() >= len_min && marked.insert(path.to_vec()) {
         match path.iter().rposition(|byte| *byte == b'/') {
@@ -360,7 +360,7 @@ pub(super) fn for_each_other(
     let mut to_do: Vec<(Vec<u8>, Rc<Paths>)> = vec![(Vec::new(), Rc::default())];
     while let Some((below, holding)) = to_do.pop() {
         let is_top = below.is_empty();
-        let (path_here, names_here) = match is_top {
+        let (local_path, local_names) = match is_top {
             true => (path.to_vec(), names),
             false => (join_path(path, &below), &no_names),
         };
@@ -371,18 +371,18 @@ pub(super) fn for_each_other(
         let (dir, entries) = match listed {
             Ok(listed) => listed,
             Err(error) => {
-                each(&path_here, Err(error));
+                each(&local_path, Err(error));
                 continue;
             }
         };
         for entry in entries {
-            if names_here.contains(&entry.name) || is_passed_over(&entry.name) {
+            if local_names.contains(&entry.name) || is_passed_over(&entry.name) {
                 continue;
             }
-            let entry_path = join_path(&path_here, entry.name.as_bytes());
+            let entry_path = join_path(&local_path, entry.name.as_bytes());
             let mut holding = Rc::clone(&holding);
             if let Some(rules) = rules {
-                if rules.stays(&dir, &entry.name, &entry_path, names_here) {
+                if rules.stays(&dir, &entry.name, &entry_path, local_names) {
                     continue;
                 }
                 if is_top {

@@ -17,7 +17,7 @@ use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 use byteback_oplog::WholeReason;
 use byteback_testkit::clients::patient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::proxy::Cutter;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_server::Answer;
@@ -137,7 +137,7 @@ fn random_rewritings_come_back() {
 
 /// A proxy that answers requests for help with finding changes by script, and forwards those that
 /// the script leaves.
-pub(super) fn lying(
+pub(super) fn scripted_proxy(
     script: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
 ) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
     move |to, _| {
@@ -199,12 +199,12 @@ pub(super) fn signature_of(content: &[u8]) -> Vec<u8> {
 /// Backs a changed file up behind a server with this answer to requests for signatures; returns the
 /// warnings, too.
 fn behind(answer: Answer) -> (byteback_backup::BackupReport, Vec<String>, Rig) {
-    behind_a_lie(DeltaChoice::Auto, answer)
+    backup_with_wrong_answer(DeltaChoice::Auto, answer)
 }
 
 /// The same with a chosen method.
-fn behind_a_lie(choice: DeltaChoice, answer: Answer) -> (byteback_backup::BackupReport, Vec<String>, Rig) {
-    let mut rig = Rig::through(5, patient(), lying(move |_| Some(answer.clone())));
+fn backup_with_wrong_answer(choice: DeltaChoice, answer: Answer) -> (byteback_backup::BackupReport, Vec<String>, Rig) {
+    let mut rig = Rig::through(5, patient(), scripted_proxy(move |_| Some(answer.clone())));
     rig.options.delta = choice;
     rig.options.part_len_bytes = 64 * 1024;
     let base = noise(1, 1 << 20);
@@ -212,13 +212,13 @@ fn behind_a_lie(choice: DeltaChoice, answer: Answer) -> (byteback_backup::Backup
     rig.tree.lock().write(file, 500_000, &noise(2, 100_000));
     rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
     let warnings = Mutex::new(Vec::new());
-    let told = Told::new(|event, _| {
+    let reported = RecordingMonitor::new(|event, _| {
         if let byteback_backup::Event::Warning(text) = event {
             warnings.lock().unwrap().push((*text).to_owned());
         }
     });
-    let report = rig.backup_told(&told).unwrap();
-    drop(told);
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    drop(reported);
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     let warnings = warnings.into_inner().unwrap();
     (report, warnings, rig)
@@ -261,7 +261,8 @@ fn groups_of(new: &[u8], equal: &[u64]) -> Vec<u8> {
 fn backup_detects_false_equal_groups_before_anything_counts() {
     let new = changed_content();
     for choice in [DeltaChoice::SkyF, DeltaChoice::SkyC] {
-        let (report, warnings, rig) = behind_a_lie(choice, (200, MEDIA_GROUP_ANSWER, groups_of(&new, &[0])));
+        let (report, warnings, rig) =
+            backup_with_wrong_answer(choice, (200, MEDIA_GROUP_ANSWER, groups_of(&new, &[0])));
         assert_eq!(
             (report.examined_files, report.literal_bytes),
             (0, 1 << 20),
@@ -288,7 +289,7 @@ fn an_answer_to_groups_that_is_none_gets_the_file_whole() {
         (200, MEDIA_GROUP_ANSWER, good[..good.len() - 1].to_vec()),
         (500, "text/plain", Vec::new()),
     ] {
-        let (report, warnings, _) = behind_a_lie(DeltaChoice::SkyF, answer);
+        let (report, warnings, _) = backup_with_wrong_answer(DeltaChoice::SkyF, answer);
         assert_eq!((report.examined_files, report.literal_bytes), (0, 1 << 20));
         assert!(warnings.is_empty(), "{warnings:?}");
     }
@@ -303,7 +304,7 @@ fn backup_asks_an_older_server_for_groups_once_then_signatures() {
         let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "POST /groups");
         (call == "groups").then(|| (404, "application/problem+json", serde_json::to_vec(&problem).unwrap()))
     };
-    let mut rig = Rig::through(5, patient(), lying(script));
+    let mut rig = Rig::through(5, patient(), scripted_proxy(script));
     rig.options.delta = DeltaChoice::SkyF;
     let files: Vec<NodeId> = (0..3_u8)
         .map(|number| {
@@ -379,7 +380,7 @@ fn chunk_answer_of(new: &[u8], base: &[u8], params: MatchParams) -> Vec<u8> {
     bytes
 }
 
-/// The client's content in [`behind_a_lie`].
+/// The client's content in [`backup_with_wrong_answer`].
 fn changed_content() -> Vec<u8> {
     let mut new = noise(1, 1 << 20);
     new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
@@ -405,7 +406,7 @@ fn backup_detects_invented_matches_before_anything_counts() {
                 (200, MEDIA_CHUNK_ANSWER, chunk_answer_of(&new, &base, unproven)),
             ),
         ] {
-            let (report, warnings, rig) = behind_a_lie(choice, answer);
+            let (report, warnings, rig) = backup_with_wrong_answer(choice, answer);
             assert_eq!((report.examined_files, report.literal_bytes), (0, 1 << 20));
             assert!(warnings[0].contains("in full"), "{warnings:?}");
             assert_eq!(report.everything_because, None);
@@ -447,7 +448,7 @@ fn backup_sends_the_file_whole_if_the_search_answer_is_unusable() {
             (200, media, good[..good.len() - 1].to_vec()),
             (500, "text/plain", Vec::new()),
         ] {
-            let (report, warnings, _rig) = behind_a_lie(choice, answer);
+            let (report, warnings, _rig) = backup_with_wrong_answer(choice, answer);
             assert_eq!((report.examined_files, report.hashed_bytes), (0, 0));
             assert_eq!(report.literal_bytes, 1 << 20);
             assert!(warnings.is_empty(), "{warnings:?}");
@@ -465,7 +466,7 @@ fn backup_asks_once_for_a_missing_call_and_still_for_others() {
         heard.lock().unwrap().push(call.to_owned());
         (call == "matches").then(|| (404, "application/problem+json", problem.clone()))
     };
-    let mut rig = Rig::through(6, patient(), lying(script));
+    let mut rig = Rig::through(6, patient(), scripted_proxy(script));
     let mut files = Vec::new();
     for number in 0..4_u64 {
         let name = format!("f{number}");

@@ -15,7 +15,7 @@ use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{Attributes, ByteString, NodeId, NodeKind};
 use byteback_store::StoreLimits;
 use byteback_testkit::clients::impatient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::proxy::hearing;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_server::scripted_server;
@@ -53,11 +53,11 @@ fn backup_completes_over_a_connection_cut_once_anywhere() {
     for round in 0..30 {
         rig.change(&mut random, 25);
         rig.cutter.cut_after(random.below(30_000) as i64, false);
-        let told = Told::new(|_, _| {});
+        let reported = RecordingMonitor::new(|_, _| {});
         let report = rig
-            .backup_told(&told)
+            .backup_with_monitor(&reported)
             .unwrap_or_else(|error| panic!("round {round}: {error:?}"));
-        cuts += u32::from(told.warned("trying again"));
+        cuts += u32::from(reported.warned("trying again"));
         rig.cutter.heal();
         assert_eq!(
             report.everything_because.is_some(),
@@ -164,9 +164,9 @@ fn a_full_server_is_told_as_such_and_the_next_backup_completes() {
 }
 
 /// Restarts the server when the `at`-th part has arrived.
-fn restart_at(rig: &Rig, at: u64, limits: StoreLimits) -> Told<'_> {
+fn restart_at(rig: &Rig, at: u64, limits: StoreLimits) -> RecordingMonitor<'_> {
     let sent = AtomicU64::new(0);
-    Told::new(move |event, _| {
+    RecordingMonitor::new(move |event, _| {
         if let Event::BytesSent(_) = event
             && sent.fetch_add(1, Ordering::SeqCst) + 1 == at
         {
@@ -181,8 +181,8 @@ fn backup_continues_when_the_server_restarts_between_parts() {
     noisy_file(&rig, b"f", 50_000);
     for at in 1..=6 {
         noisy_file(&rig, format!("f{at}").as_bytes(), 50_000);
-        let told = restart_at(&rig, at, StoreLimits::default());
-        let report = rig.backup_told(&told).unwrap();
+        let reported = restart_at(&rig, at, StoreLimits::default());
+        let report = rig.backup_with_monitor(&reported).unwrap();
         assert!(u64::from(report.parts) >= at, "{} parts", report.parts);
         assert_eq!(rig.seq(), at);
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
@@ -197,9 +197,9 @@ fn parts_that_the_server_lost_are_sent_again_once() {
         staged_expiry_ns: -1,
         ..StoreLimits::default()
     };
-    let told = restart_at(&rig, 3, forgets);
-    let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("sending it again"), "{:?}", told.warnings);
+    let reported = restart_at(&rig, 3, forgets);
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(reported.warned("sending it again"), "{:?}", reported.warnings);
     assert_eq!((rig.seq(), report.files_new), (1, 1), "counted once");
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
@@ -221,9 +221,13 @@ fn backup_sends_everything_loudly_to_a_server_from_an_old_copy() {
     // Files that the server lost are not among the changes since the last backup, and must come
     // nevertheless.
     noisy_file(&rig, b"g", 10);
-    let told = Told::new(|_, _| {});
-    let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("the server has lost batches"), "{:?}", told.warnings);
+    let reported = RecordingMonitor::new(|_, _| {});
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(
+        reported.warned("the server has lost batches"),
+        "{:?}",
+        reported.warnings
+    );
     assert!(report.everything_because.unwrap().contains("older copy"));
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     // Restored once more, and brought to the same number by others: the number alone proves
@@ -239,9 +243,9 @@ fn backup_sends_everything_loudly_to_a_server_from_an_old_copy() {
         other.lock().create(NodeId::ROOT, &[b'a' + round], NodeKind::File);
         byteback_backup::backup(&other, &rig.client, &rig.folder, &options, &Silent).unwrap();
     }
-    let told = Told::new(|_, _| {});
-    rig.backup_told(&told).unwrap();
-    assert!(told.warned("sending everything"), "{:?}", told.warnings);
+    let reported = RecordingMonitor::new(|_, _| {});
+    rig.backup_with_monitor(&reported).unwrap();
+    assert!(reported.warned("sending everything"), "{:?}", reported.warnings);
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
@@ -300,14 +304,14 @@ fn a_backup_that_is_stopped_saves_nothing_and_loses_nothing() {
     noisy_file(&rig, b"f", 60_000);
     for at in [0, 1, 3] {
         let sent = AtomicU64::new(0);
-        let told = Told::new(|event, is_cancelled| {
+        let reported = RecordingMonitor::new(|event, is_cancelled| {
             let at_part = matches!(event, Event::BytesSent(_)) && sent.fetch_add(1, Ordering::SeqCst) + 1 == at;
             let at_cut = at == 0 && matches!(event, Event::Phase(byteback_backup::Phase::Committing));
             if at_part || at_cut {
                 is_cancelled.store(true, Ordering::SeqCst);
             }
         });
-        let error = rig.backup_told(&told).unwrap_err();
+        let error = rig.backup_with_monitor(&reported).unwrap_err();
         assert!(matches!(error, BackupError::Cancelled), "{error:?}");
         assert_eq!(rig.seq(), 0);
     }
@@ -338,12 +342,12 @@ fn backup_reports_unreadable_files_saves_the_rest_and_retries() {
         state.nameless.insert(dir);
         dir
     };
-    let told = Told::new(|_, _| {});
-    let report = rig.backup_told(&told).unwrap();
+    let reported = RecordingMonitor::new(|_, _| {});
+    let report = rig.backup_with_monitor(&reported).unwrap();
     assert!(!report.is_complete());
     let unsaved: Vec<String> = report.unsaved.iter().map(|file| file.path.to_string()).collect();
     assert_eq!(unsaved, ["known", "new", "long", "dir"]);
-    assert_eq!(told.failures.lock().unwrap().len(), 4);
+    assert_eq!(reported.failures.lock().unwrap().len(), 4);
     assert!(report.unsaved[0].reason.contains("the disk is broken here"));
     let mut expected = rig.tree.picture().without(|node| [new, long, dir].contains(&node));
     expected.nodes.insert(known, before.nodes[&known].clone());
@@ -362,7 +366,7 @@ fn backup_reports_unreadable_files_saves_the_rest_and_retries() {
 }
 
 #[test]
-fn what_could_not_be_read_and_is_gone_is_forgotten() {
+fn backup_forgets_unreadable_files_once_removed() {
     let rig = Rig::new(31);
     noisy_file(&rig, b"good", 5000);
     let bad = noisy_file(&rig, b"bad", 5000);
@@ -603,7 +607,7 @@ fn staged(rig: &Rig, counter: u64) -> Vec<u32> {
 }
 
 #[test]
-fn what_a_killed_backup_staged_is_given_back() {
+fn backup_releases_what_a_killed_one_staged() {
     let rig = Rig::with(51, impatient());
     noisy_files(&rig);
     let dying = DyingTree {
@@ -630,7 +634,7 @@ fn what_a_killed_backup_staged_is_given_back() {
 }
 
 #[test]
-fn what_cannot_be_gone_on_with_is_given_back() {
+fn backup_releases_a_staged_batch_it_cannot_continue() {
     let (is_away, refuses) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
     // The batches that parts were sent of.
     let counters: Arc<Mutex<Vec<u64>>> = Arc::default();
@@ -665,9 +669,9 @@ fn what_cannot_be_gone_on_with_is_given_back() {
     // The next run goes on with it, and it is refused as a whole.
     is_away.store(false, Ordering::SeqCst);
     refuses.store(true, Ordering::SeqCst);
-    let told = Told::new(|_, _| {});
-    let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("sending such files in full"), "{:?}", told.warnings);
+    let reported = RecordingMonitor::new(|_, _| {});
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(reported.warned("sending such files in full"), "{:?}", reported.warnings);
     assert!(!refuses.load(Ordering::SeqCst));
     assert_ne!(report.counter, counter);
     assert_eq!(staged(&rig, counter), Vec::<u32>::new());

@@ -1,7 +1,7 @@
 //! A log that the server does not know (the old one is lost, or another tree made the folder):
 //! everything is sent, as the difference from the server's files at the same paths.
 
-use super::examining::{lying, signature_of};
+use super::examining::{scripted_proxy, signature_of};
 use byteback_api::MEDIA_SIGNATURE;
 use byteback_backup::decisions::{Cause, Decision, DeltaMethod, Fallback, last_decision};
 use byteback_backup::{BackupOptions, DeltaChoice, SnapshotSpec};
@@ -12,7 +12,7 @@ use byteback_host::durable::DurableDir;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 use byteback_testkit::clients::patient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::proxy::hearing;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_tree::{Leaves, ScriptedTree};
@@ -60,10 +60,14 @@ fn a_folder_whose_log_is_lost_costs_what_differs() {
         .lock()
         .rename(&(dir, b"moved".to_vec()), &(NodeId::ROOT, b"elsewhere".to_vec()));
     let now = lose_log(&rig, 1);
-    let told = Told::new(|_, _| {});
+    let reported = RecordingMonitor::new(|_, _| {});
     let before = rig.client.wire_bytes();
-    let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("the folder's log was recreated"), "{:?}", told.warnings);
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(
+        reported.warned("the folder's log was recreated"),
+        "{:?}",
+        reported.warnings
+    );
     assert!(report.everything_because.is_some());
     assert_eq!(
         (report.examined_files, report.followed_files, report.files_new),
@@ -231,7 +235,7 @@ fn backup_lists_a_vast_tree_once_and_only_partly_for_moves() {
 }
 
 #[test]
-fn what_checksums_prove_equal_is_neither_read_nor_sent() {
+fn backup_skips_content_that_checksums_prove_equal() {
     let rig = Rig::new(2);
     let image = rig.with_file(&noise(1, 5 * MIB));
     rig.tree.lock().leaves = Leaves {
@@ -247,7 +251,7 @@ fn what_checksums_prove_equal_is_neither_read_nor_sent() {
 }
 
 #[test]
-fn who_asks_for_everything_sends_everything() {
+fn backup_sends_everything_on_request() {
     for is_forced in [false, true] {
         let mut rig = Rig::new(3);
         rig.with_file(&noise(1, MIB));
@@ -448,15 +452,15 @@ fn backup_sends_everything_in_full_on_a_foreign_signature() {
     let mut new = noise(1, MIB);
     new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
     let answer = (200, MEDIA_SIGNATURE, signature_of(&new));
-    let mut rig = Rig::through(5, patient(), lying(move |_| Some(answer.clone())));
+    let mut rig = Rig::through(5, patient(), scripted_proxy(move |_| Some(answer.clone())));
     rig.options.delta = DeltaChoice::Rsync;
     let decisions = rig.keep_decisions();
     let image = rig.with_file(&noise(1, MIB));
     rig.tree.lock().write(image, 500_000, &noise(2, 100_000));
     let now = lose_log(&rig, 5);
-    let told = Told::new(|_, _| {});
-    let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("sending such files in full"), "{:?}", told.warnings);
+    let reported = RecordingMonitor::new(|_, _| {});
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(reported.warned("sending such files in full"), "{:?}", reported.warnings);
     assert_eq!((report.followed_files, report.literal_bytes), (0, MIB as u64));
     assert_eq!(rig.seq(), 2, "what was refused left no trace");
     assert_eq!(
@@ -467,7 +471,7 @@ fn backup_sends_everything_in_full_on_a_foreign_signature() {
 }
 
 #[test]
-fn who_is_overtaken_by_somebody_else_sends_everything_in_full() {
+fn backup_overtaken_by_another_sends_everything_in_full() {
     let mut rig = Rig::new(6);
     rig.options.delta = DeltaChoice::Rsync;
     let image = rig.with_file(&noise(1, MIB));
@@ -478,7 +482,7 @@ fn who_is_overtaken_by_somebody_else_sends_everything_in_full() {
     other.lock().lose_log(&mut SplitMix64::new(77));
     other.lock().create(NodeId::ROOT, b"theirs", NodeKind::File);
     let times = AtomicU64::new(0);
-    let told = Told::new(|event, _| {
+    let reported = RecordingMonitor::new(|event, _| {
         if let Event::Phase(Phase::Committing) = event
             && times.fetch_add(1, Ordering::SeqCst) == 0
         {
@@ -486,15 +490,15 @@ fn who_is_overtaken_by_somebody_else_sends_everything_in_full() {
             byteback_backup::backup(&other, &rig.client, &rig.folder, &options, &Silent).unwrap();
         }
     });
-    let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("sending everything in full"), "{:?}", told.warnings);
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(reported.warned("sending everything in full"), "{:?}", reported.warnings);
     assert_eq!((report.followed_files, report.literal_bytes), (0, MIB as u64));
     assert_eq!(rig.seq(), 3);
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
 #[test]
-fn who_has_backed_up_into_the_folder_since_is_named() {
+fn backup_names_the_tree_that_backed_up_in_between() {
     let rig = Rig::new(33);
     rig.with_file(b"mine");
     let (client, device) = rig.another_device();
@@ -511,11 +515,11 @@ fn who_has_backed_up_into_the_folder_since_is_named() {
         byteback_backup::backup(&other, &client, &rig.folder, &options, &Silent).unwrap()
     };
     let assert_told = |why: &str| {
-        let told = Told::new(|_, _| {});
-        let report = rig.backup_told(&told).unwrap();
+        let reported = RecordingMonitor::new(|_, _| {});
+        let report = rig.backup_with_monitor(&reported).unwrap();
         assert_eq!(report.everything_because.as_deref(), Some(why));
         let warning = format!("{why}; sending everything");
-        assert!(told.warned(&warning), "{:?}", told.warnings);
+        assert!(reported.warned(&warning), "{:?}", reported.warnings);
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     };
     // The newest one of several counts.
@@ -598,9 +602,9 @@ fn a_server_that_cannot_tell_what_it_has_gets_everything() {
         rig.options.delta = DeltaChoice::Rsync;
         rig.with_file(&noise(1, MIB));
         let _ = lose_log(&rig, 9);
-        let told = Told::new(|_, _| {});
-        let report = rig.backup_told(&told).unwrap();
-        assert!(told.warned("cannot report what it has"), "{:?}", told.warnings);
+        let reported = RecordingMonitor::new(|_, _| {});
+        let report = rig.backup_with_monitor(&reported).unwrap();
+        assert!(reported.warned("cannot report what it has"), "{:?}", reported.warnings);
         assert_eq!((report.followed_files, report.literal_bytes), (0, MIB as u64));
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     }
@@ -615,9 +619,9 @@ fn a_server_from_before_such_batches_gets_everything_in_full() {
         let image = rig.with_file(&noise(1, MIB));
         rig.tree.lock().write(image, 5, &noise(4, 30_000));
         let _ = lose_log(&rig, 7);
-        let told = Told::new(|_, _| {});
-        let report = rig.backup_told(&told).unwrap();
-        assert!(told.warned("sending everything in full"), "{:?}", told.warnings);
+        let reported = RecordingMonitor::new(|_, _| {});
+        let report = rig.backup_with_monitor(&reported).unwrap();
+        assert!(reported.warned("sending everything in full"), "{:?}", reported.warnings);
         assert_eq!((report.followed_files, report.literal_bytes), (0, MIB as u64));
         assert_eq!(rig.seq(), 2);
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());

@@ -245,8 +245,8 @@ fn listing_of_impossible_entries_ends_all_before_it_does_harm() {
         ),
     ];
     for (what, lie) in cases {
-        let told = Arc::clone(&lie);
-        let server = tree_server(move |dir, path| told(dir, path), || (500, "text/plain", vec![]));
+        let reported = Arc::clone(&lie);
+        let server = tree_server(move |dir, path| reported(dir, path), || (500, "text/plain", vec![]));
         restore_beside(&server, |_, result| {
             assert!(matches!(result, Err(BackupError::Hostile { .. })), "{what}: {result:?}");
         });
@@ -416,8 +416,11 @@ fn a_verification_that_lies_proves_nothing() {
     };
     let media = "application/x-ndjson";
     assert!(run(media, line(&summary(0))).unwrap().is_clean());
-    let told = run(media, [line(&damage), line(&summary(1))].concat()).unwrap();
-    assert_eq!((told.is_clean(), told.damaged.len(), told.damaged_files), (false, 1, 1));
+    let reported = run(media, [line(&damage), line(&summary(1))].concat()).unwrap();
+    assert_eq!(
+        (reported.is_clean(), reported.damaged.len(), reported.damaged_files),
+        (false, 1, 1)
+    );
     let hostile = run(media, line(&summary(1)));
     assert!(matches!(hostile, Err(BackupError::Hostile { .. })), "{hostile:?}");
     let cut_off = run(media, line(&damage)).unwrap_err();
@@ -429,11 +432,11 @@ fn a_verification_that_lies_proves_nothing() {
     let failed = run(media, line(&VerifyEvent::Failed { detail: "x".to_owned() })).unwrap_err();
     assert_eq!(failed.server_kind(), Some(ServerErrorKind::Internal));
     // Damage without end: counted, but not remembered without end, and it can be stopped.
-    let told = byteback_testkit::listener::Told::new({
-        let told = AtomicU64::new(0);
+    let reported = byteback_testkit::listener::RecordingMonitor::new({
+        let reported = AtomicU64::new(0);
         move |event, is_cancelled| {
             if let byteback_backup::Event::FileFailed { .. } = event
-                && told.fetch_add(1, Ordering::SeqCst) == 100_000
+                && reported.fetch_add(1, Ordering::SeqCst) == 100_000
             {
                 is_cancelled.store(true, Ordering::SeqCst);
             }
@@ -449,7 +452,7 @@ fn a_verification_that_lies_proves_nothing() {
         &folder(),
         SnapshotSpec::default(),
         &VerifyOptions::default(),
-        &told,
+        &reported,
     );
     assert!(matches!(stopped, Err(BackupError::Cancelled)), "{stopped:?}");
 }
@@ -483,7 +486,7 @@ fn lists_that_go_in_circles_end() {
 }
 
 #[test]
-fn what_is_no_byteback_server_is_told_as_such() {
+fn backup_reports_a_peer_that_is_no_byteback_server() {
     for (answer, kind) in [
         (
             (200, "text/html", b"<html>hello</html>".to_vec()),

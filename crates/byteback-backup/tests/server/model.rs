@@ -118,7 +118,7 @@ fn backup_of_a_thousand_changes_costs_little_beyond_their_bytes() {
 }
 
 #[test]
-fn nothing_changed_is_no_batch_but_a_snapshot() {
+fn backup_without_changes_makes_a_snapshot_and_no_batch() {
     let mut rig = Rig::new(2);
     let file = rig.tree.lock().create(NodeId::ROOT, b"a", NodeKind::File);
     rig.tree.lock().write(file, 0, b"hello");

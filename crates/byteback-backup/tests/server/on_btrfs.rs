@@ -8,7 +8,7 @@ use byteback_control::{Client, CutRequest, Outcome, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_mount::{Mount, MountOptions, Unmount};
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::seed::seed;
 use std::fs;
@@ -123,7 +123,7 @@ fn btrfs_checksums_under_load_save_the_tree_at_the_cut() {
             || byteback_backup::backup(&mounted.client(), &rig.client, &rig.folder, &rig.options, &Silent).unwrap();
         backup();
         let is_over = AtomicBool::new(false);
-        let (mut last, mut told) = (0, 0);
+        let (mut last, mut reported) = (0, 0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let open = |file| fs::File::options().write(true).open(dir.join(name(file))).unwrap();
@@ -160,10 +160,13 @@ fn btrfs_checksums_under_load_save_the_tree_at_the_cut() {
                     moments(seed, count).any(|moment| files == moment),
                     "seed {seed}, round {round}: no moment of the tree around operation {count}"
                 );
-                told += report.examined_files;
+                reported += report.examined_files;
             }
         });
-        assert!(last > 5 && told > 4, "seed {seed}: {last} operations, {told} files");
+        assert!(
+            last > 5 && reported > 4,
+            "seed {seed}: {last} operations, {reported} files"
+        );
         drop(mounted);
     }
 }
@@ -171,12 +174,12 @@ fn btrfs_checksums_under_load_save_the_tree_at_the_cut() {
 /// As a command without a daemon does it. A process that another test forks at this moment has the
 /// previous lock for an instant.
 fn unmounted(dir: &Path, state: &Path) -> Service {
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     loop {
         let folder = StateFolder::of(dir, state).unwrap();
         match TrackedTree::open(folder, &mut |_| {}) {
             Ok(tree) => return Service::unmounted(Arc::new(tree)),
-            Err(DaemonError::InUse { .. }) if began.elapsed().as_secs() < 60 => {
+            Err(DaemonError::InUse { .. }) if started.elapsed().as_secs() < 60 => {
                 std::thread::sleep(Duration::from_millis(10));
             }
             Err(error) => panic!("{error}"),
@@ -341,7 +344,7 @@ fn btrfs_push_reads_what_the_file_system_does_not_tell_at_once() {
     change(1);
     // Totals are reported when the file has its stamp, and is about to be reported.
     let is_changed = AtomicBool::new(false);
-    let listener = Told::new(|event, _| {
+    let listener = RecordingMonitor::new(|event, _| {
         if let byteback_backup::Event::Totals { bytes: 1.., .. } = event
             && !is_changed.swap(true, Ordering::Relaxed)
         {

@@ -78,7 +78,7 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
             String::from_utf8_lossy(path)
         );
     }
-    let told = gone.len() + present.len();
+    let reported = gone.len() + present.len();
     let picture = tree.picture();
     let paths = paths(&picture);
     for path in gone {
@@ -98,7 +98,7 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
         assert!(!is_in_the_way, "{path:?} is a directory that is not empty");
         copy.insert(path, state);
     }
-    (info.epoch, told)
+    (info.epoch, reported)
 }
 
 fn whole(picture: &Picture) -> Copy {
@@ -141,7 +141,7 @@ fn a_copy_that_follows_the_lists_is_the_tree() {
 }
 
 #[test]
-fn nothing_is_told_that_did_not_change() {
+fn path_list_reports_only_changes() {
     let tree = ScriptedTree::new(1);
     let (directory, file) = {
         let mut state = tree.lock();
@@ -154,24 +154,24 @@ fn nothing_is_told_that_did_not_change() {
         (directory, file)
     };
     let mut copy = Copy::new();
-    let (mark, told) = follow(&tree, None, &mut copy);
-    assert_eq!(told, 54);
-    let (mark, told) = follow(&tree, Some(mark), &mut copy);
-    assert_eq!(told, 0);
+    let (mark, reported) = follow(&tree, None, &mut copy);
+    assert_eq!(reported, 54);
+    let (mark, reported) = follow(&tree, Some(mark), &mut copy);
+    assert_eq!(reported, 0);
     // Both names of the file, and no other.
     tree.lock().write(file, 0, b"x");
-    let (mark, told) = follow(&tree, Some(mark), &mut copy);
-    assert_eq!(told, 2);
+    let (mark, reported) = follow(&tree, Some(mark), &mut copy);
+    assert_eq!(reported, 2);
     // The directory, not its entries.
     tree.lock().set_mode(directory, 0o700);
-    let (mark, told) = follow(&tree, Some(mark), &mut copy);
-    assert_eq!(told, 1);
+    let (mark, reported) = follow(&tree, Some(mark), &mut copy);
+    assert_eq!(reported, 1);
     // All below it, under both names of the file, the root, and that the old name is gone (the new
     // one did not exist).
     let (from, to) = ((NodeId::ROOT, b"directory".to_vec()), (NodeId::ROOT, b"moved".to_vec()));
     tree.lock().rename(&from, &to);
-    let (_, told) = follow(&tree, Some(mark), &mut copy);
-    assert_eq!(told, 1 + 1 + 51 + 1 + 2);
+    let (_, reported) = follow(&tree, Some(mark), &mut copy);
+    assert_eq!(reported, 1 + 1 + 51 + 1 + 2);
     assert_eq!(copy, whole(&tree.picture()));
 }
 
@@ -187,7 +187,7 @@ fn look(tree: &ScriptedTree, since: Option<Epoch>) -> byteback_control::CutInfo 
 }
 
 #[test]
-fn what_is_not_told_of_a_file_is_as_it_was_at_its_path() {
+fn path_list_leaves_unreported_parts_as_they_were() {
     let seed = seed(43);
     let (mut compared, mut renamed) = (0, 0);
     for round in 0..30 {
@@ -204,14 +204,14 @@ fn what_is_not_told_of_a_file_is_as_it_was_at_its_path() {
             let (cut, after) = (look(&tree, Some(mark)), tree.picture());
             let before_paths = paths(&before);
             for (path, node) in paths(&after) {
-                let told = file_change(&tree, &cut, &path.clone().into()).unwrap();
+                let reported = file_change(&tree, &cut, &path.clone().into()).unwrap();
                 if after.nodes[&node].attributes.kind != NodeKind::File {
-                    assert_eq!(told, None);
+                    assert_eq!(reported, None);
                     continue;
                 }
-                let told = told.unwrap();
-                assert_eq!(told.node, node);
-                let changed = match told.content {
+                let reported = reported.unwrap();
+                assert_eq!(reported.node, node);
+                let changed = match reported.content {
                     FileContent::Ranges(changed) => changed,
                     FileContent::Whole(reason) => {
                         renamed += u64::from(reason == WholeFileReason::Renamed);
@@ -261,16 +261,16 @@ fn a_path_that_leads_to_another_file_or_to_none_is_told_so() {
         }
     }
     let mark = look(&tree, None).epoch;
-    let told = |path: &str, since| {
+    let reported = |path: &str, since| {
         let cut = look(&tree, since);
         file_change(&tree, &cut, &path.into())
             .unwrap()
             .map(|change| change.content)
     };
     let nothing = Some(FileContent::Ranges(byteback_extents::ExtentSet::new()));
-    assert_eq!(told("directory/image", Some(mark)), nothing);
+    assert_eq!(reported("directory/image", Some(mark)), nothing);
     assert_eq!(
-        told("alone", None),
+        reported("alone", None),
         Some(FileContent::Whole(WholeFileReason::Log(
             byteback_oplog::WholeReason::NoMark
         )))
@@ -283,21 +283,21 @@ fn a_path_that_leads_to_another_file_or_to_none_is_told_so() {
         "directory/",
         "directory//image",
     ] {
-        assert_eq!(told(path, Some(mark)), None, "{path}");
+        assert_eq!(reported(path, Some(mark)), None, "{path}");
     }
     let directory = tree.picture().names[&(NodeId::ROOT, b"directory".to_vec())];
     // Over it: not one byte of it was written.
     tree.lock()
         .rename(&(directory, b"other".to_vec()), &(directory, b"image".to_vec()));
     let renamed = Some(FileContent::Whole(WholeFileReason::Renamed));
-    assert_eq!(told("directory/image", Some(mark)), renamed);
-    assert_eq!(told("alone", Some(mark)), nothing);
+    assert_eq!(reported("directory/image", Some(mark)), renamed);
+    assert_eq!(reported("alone", Some(mark)), nothing);
     // And above it.
     let mark = look(&tree, Some(mark)).epoch;
-    assert_eq!(told("directory/image", Some(mark)), nothing);
+    assert_eq!(reported("directory/image", Some(mark)), nothing);
     tree.lock().rename(
         &(NodeId::ROOT, b"directory".to_vec()),
         &(NodeId::ROOT, b"moved".to_vec()),
     );
-    assert_eq!(told("moved/image", Some(mark)), renamed);
+    assert_eq!(reported("moved/image", Some(mark)), renamed);
 }

@@ -4,7 +4,7 @@ use byteback_backup::{Event, Monitor, Phase, RestoreOptions, Silent, SnapshotSpe
 use byteback_daemon::{Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::mounted::{Mounted, Place, live_options};
 use byteback_testkit::rig::Rig;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// The reports of one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Course {
+struct EventTotals {
     totals: Vec<(u64, u64)>,
     done_files: u64,
     done_bytes: u64,
@@ -22,7 +22,7 @@ struct Course {
     is_ahead: bool,
 }
 
-impl Course {
+impl EventTotals {
     fn done(&self) -> (u64, u64) {
         (self.done_files, self.done_bytes)
     }
@@ -31,9 +31,9 @@ impl Course {
 /// Adds up events, by phase; totals that come before a phase are that phase's.
 #[derive(Default)]
 struct Courses {
-    ended: Vec<(Phase, Course)>,
+    ended: Vec<(Phase, EventTotals)>,
     current: Option<Phase>,
-    course: Course,
+    course: EventTotals,
 }
 
 impl Courses {
@@ -55,14 +55,14 @@ impl Courses {
     }
 
     /// All phases, in their order.
-    fn all(mut self) -> Vec<(Phase, Course)> {
+    fn all(mut self) -> Vec<(Phase, EventTotals)> {
         if let Some(current) = self.current {
             self.ended.push((current, self.course));
         }
         self.ended
     }
 
-    fn of(mut self, phase: Phase) -> Course {
+    fn of(mut self, phase: Phase) -> EventTotals {
         if let Some(current) = self.current {
             self.ended.push((current, self.course));
         }
@@ -72,14 +72,14 @@ impl Courses {
 }
 
 /// The course of an operation, phase by phase.
-fn heard(operation: impl FnOnce(&dyn Monitor)) -> Vec<(Phase, Course)> {
+fn heard(operation: impl FnOnce(&dyn Monitor)) -> Vec<(Phase, EventTotals)> {
     let courses = Mutex::new(Courses::default());
-    operation(&Told::new(|event, _| courses.lock().unwrap().hear(event)));
+    operation(&RecordingMonitor::new(|event, _| courses.lock().unwrap().hear(event)));
     courses.into_inner().unwrap().all()
 }
 
 /// The one phase of this kind.
-fn one(courses: &[(Phase, Course)], phase: Phase) -> &Course {
+fn one(courses: &[(Phase, EventTotals)], phase: Phase) -> &EventTotals {
     let mut found = courses.iter().filter(|(of, _)| *of == phase);
     let (_, course) = found.next().unwrap();
     assert!(found.next().is_none(), "{courses:?}");
@@ -87,7 +87,7 @@ fn one(courses: &[(Phase, Course)], phase: Phase) -> &Course {
 }
 
 /// The total of a backup, which was reported once, before anything was sent, and reached.
-fn reached_by_backup(courses: &[(Phase, Course)]) -> (u64, u64) {
+fn reached_by_backup(courses: &[(Phase, EventTotals)]) -> (u64, u64) {
     let sent = one(courses, Phase::Transferring);
     let [total] = one(courses, Phase::Cutting).totals[..] else {
         panic!("{courses:?}")
@@ -173,12 +173,13 @@ fn a_restore_reaches_the_total_that_it_told() {
     for overwrite in [false, true] {
         let courses = Mutex::new(Courses::default());
         {
-            let told = Told::new(|event, _| courses.lock().unwrap().hear(event));
+            let reported = RecordingMonitor::new(|event, _| courses.lock().unwrap().hear(event));
             let options = RestoreOptions {
                 overwrite,
                 ..RestoreOptions::default()
             };
-            rig.restore(SnapshotSpec::default(), &target, &options, &told).unwrap();
+            rig.restore(SnapshotSpec::default(), &target, &options, &reported)
+                .unwrap();
         }
         let courses = courses.into_inner().unwrap();
         // The total comes while files are restored, maybe when the last of them is done.
@@ -209,28 +210,28 @@ fn a_verification_reaches_the_total_that_it_told() {
     .unwrap();
     let courses = Mutex::new(Courses::default());
     {
-        let told = Told::new(|event, _| courses.lock().unwrap().hear(event));
+        let reported = RecordingMonitor::new(|event, _| courses.lock().unwrap().hear(event));
         let options = VerifyOptions {
             deep: Some(&folder),
             here: None,
         };
-        let report = verify(&rig.client, &rig.folder, SnapshotSpec::default(), &options, &told).unwrap();
-        let told_files = report.files;
-        drop(told);
+        let report = verify(&rig.client, &rig.folder, SnapshotSpec::default(), &options, &reported).unwrap();
+        let reported_files = report.files;
+        drop(reported);
         let courses = std::mem::take(&mut *courses.lock().unwrap());
         let stored = Courses {
             ended: courses.ended.clone(),
             ..Courses::default()
         }
         .of(Phase::Verifying);
-        assert_eq!(stored.done_files, told_files);
+        assert_eq!(stored.done_files, reported_files);
         // The total is reported before the phase begins.
         let before = Courses {
             ended: courses.ended.clone(),
             ..Courses::default()
         }
         .of(Phase::Preparing);
-        assert_eq!(before.totals, [(told_files, 0)]);
+        assert_eq!(before.totals, [(reported_files, 0)]);
         let compared = courses.of(Phase::Comparing);
         let [(_, bytes)] = compared.totals[..] else {
             panic!("{:?}", compared.totals)
@@ -243,7 +244,7 @@ fn a_verification_reaches_the_total_that_it_told() {
 fn a_backup_reaches_the_total_that_it_told() {
     let rig = dense();
     let courses = heard(|monitor| {
-        rig.backup_told(monitor).unwrap();
+        rig.backup_with_monitor(monitor).unwrap();
     });
     assert_eq!(reached_by_backup(&courses), (34, 465_000));
 }
@@ -281,7 +282,7 @@ fn holes_count_in_what_a_backup_has_done() {
         state.write(sparse, 3_000_000, &noise(7, 100_000));
     }
     let courses = heard(|monitor| {
-        rig.backup_told(monitor).unwrap();
+        rig.backup_with_monitor(monitor).unwrap();
     });
     assert_eq!(reached_by_backup(&courses), (2, 5_000_000));
 }

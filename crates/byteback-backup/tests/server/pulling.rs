@@ -5,7 +5,7 @@ use byteback_backup::{BackupError, Change, Event, Exclude, Monitor, PullOptions,
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use byteback_testkit::clients::impatient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::local_tree::{assert_same, change, paths, seen};
 use byteback_testkit::rig::Rig;
 use byteback_testkit::seed::seed;
@@ -56,19 +56,19 @@ impl Pull {
     }
 
     /// Pulls, and returns the reported changes.
-    fn told(&self) -> (PullReport, Vec<(String, Change)>) {
-        let told = Mutex::new(Vec::new());
-        let listener = Told::new(|event, _| {
+    fn reported(&self) -> (PullReport, Vec<(String, Change)>) {
+        let reported = Mutex::new(Vec::new());
+        let listener = RecordingMonitor::new(|event, _| {
             if let Event::Changed { path, change } = event {
-                told.lock().unwrap().push((path.to_string(), *change));
+                reported.lock().unwrap().push((path.to_string(), *change));
             }
         });
         let Rig { client, folder, .. } = &self.rig;
         let report = byteback_backup::pull(client, folder, b"", &self.target, &self.options, &listener).unwrap();
         drop(listener);
-        let mut told = told.into_inner().unwrap();
-        told.sort_by(|one, other| one.0.cmp(&other.0));
-        (report, told)
+        let mut reported = reported.into_inner().unwrap();
+        reported.sort_by(|one, other| one.0.cmp(&other.0));
+        (report, reported)
     }
 
     fn partial_files(&self) -> Vec<PathBuf> {
@@ -109,13 +109,13 @@ fn pull_of_random_trees_fits_empty_old_and_changed_targets() {
             // A dry run reports the changes that a real run makes.
             let before = pull.target.exists().then(|| seen(&pull.target));
             pull.options.dry_run = true;
-            let (would, would_tell) = pull.told();
+            let (would, would_tell) = pull.reported();
             assert_eq!(before, pull.target.exists().then(|| seen(&pull.target)));
             pull.options.dry_run = false;
-            let (did, told) = pull.told();
+            let (did, reported) = pull.reported();
             assert!(did.restored.is_complete(), "{did:?}");
             if before.is_some() {
-                assert_eq!(would_tell, told);
+                assert_eq!(would_tell, reported);
                 assert_eq!(would.restored.removed, did.restored.removed);
             }
             assert_same(&pull.source, &pull.target);
@@ -185,10 +185,10 @@ fn what_is_excluded_outlives_the_directory_that_it_is_in() {
     pull.options.delete = true;
     pull.options.exclude = Exclude::new(["*.log", "skipped/"]).unwrap();
     pull.options.dry_run = true;
-    let (would, would_tell) = pull.told();
+    let (would, would_tell) = pull.reported();
     pull.options.dry_run = false;
-    let (did, told) = pull.told();
-    assert_eq!((would_tell, would.restored.removed), (told, did.restored.removed));
+    let (did, reported) = pull.reported();
+    assert_eq!((would_tell, would.restored.removed), (reported, did.restored.removed));
     assert_eq!(did.restored.removed, 2, "gone/other and gone/deep/x: {did:?}");
     assert_eq!(did.restored.not_restored[0].count, 3, "{did:?}");
     for name in [
@@ -470,14 +470,14 @@ fn pull_fetches_and_compares_a_sparse_file_beyond_a_tib() {
     source.write_all_at(&noise(1, 5000), 1 << 39).unwrap();
     pull.push();
     pull.pull().unwrap();
-    assert_eq!(pull.told().1, []);
+    assert_eq!(pull.reported().1, []);
     let path = pull.target.join("huge");
     let before = mtime_ns(&path);
     let here = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     here.write_all_at(b"rotten", 1 << 38).unwrap();
     drop(here);
     set_mtime(&path, before);
-    assert_eq!(pull.told().1, [("huge".to_owned(), Change::Content)]);
+    assert_eq!(pull.reported().1, [("huge".to_owned(), Change::Content)]);
     let (mut data, mut hole) = ([0; 5000], [7; 10]);
     let here = File::open(&path).unwrap();
     here.read_exact_at(&mut data, 1 << 39).unwrap();

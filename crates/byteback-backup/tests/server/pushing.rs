@@ -11,7 +11,7 @@ use byteback_host::durable::RealDir;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use byteback_testkit::clients::impatient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::local_tree::{assert_same, change, paths, seen};
 use byteback_testkit::rig::Rig;
 use byteback_testkit::seed::seed;
@@ -323,18 +323,18 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     }
     push.keep_state();
     let (seq, received) = (push.rig.seq(), push.rig.server_bytes().0);
-    let told = Mutex::new(Vec::new());
-    let monitor = |told: &Mutex<Vec<(String, Change)>>, event: &Event<'_>| {
+    let reported = Mutex::new(Vec::new());
+    let monitor = |reported: &Mutex<Vec<(String, Change)>>, event: &Event<'_>| {
         if let Event::Changed { path, change } = event {
-            told.lock().unwrap().push((path.to_string(), *change));
+            reported.lock().unwrap().push((path.to_string(), *change));
         }
     };
     let run = |push: &Push| {
-        let listener = Told::new(|event, _| monitor(&told, event));
+        let listener = RecordingMonitor::new(|event, _| monitor(&reported, event));
         let Rig { client, folder, .. } = &push.rig;
         let report = byteback_backup::push(client, folder, b"", &push.source, &push.options, &listener).unwrap();
         drop(listener);
-        (report, std::mem::take(&mut *told.lock().unwrap()))
+        (report, std::mem::take(&mut *reported.lock().unwrap()))
     };
     push.options.dry_run = true;
     let (would, would_tell) = run(&push);
@@ -402,7 +402,7 @@ fn push_finds_changes_of_equal_time_and_length_only_by_content() {
 }
 
 #[test]
-fn where_things_go() {
+fn push_puts_files_and_directories_where_they_belong() {
     let push = Push::new(4);
     fs::write(push.file("f"), "f").unwrap();
     push.push_to(b"a/b").unwrap();
@@ -444,7 +444,7 @@ fn the_folder_of_a_tracked_tree_is_refused() {
 }
 
 #[test]
-fn who_comes_second_changes_nothing() {
+fn push_that_comes_second_changes_nothing() {
     let push = Push::new(6);
     let file = push.file("file");
     fs::write(&file, noise(6, 100_000)).unwrap();
@@ -455,7 +455,7 @@ fn who_comes_second_changes_nothing() {
     fs::write(other.join("file"), "other").unwrap();
     let Rig { client, folder, .. } = &push.rig;
     // The other one pushes while this one is on its way.
-    let listener = Told::new(|event, _| {
+    let listener = RecordingMonitor::new(|event, _| {
         if let Event::Changed {
             change: Change::Content,
             ..
@@ -472,7 +472,7 @@ fn who_comes_second_changes_nothing() {
     // Two first pushes: the folder is not replaced by the second.
     let empty: FolderName = "empty".parse().unwrap();
     let once = AtomicU64::new(0);
-    let listener = Told::new(|event, _| {
+    let listener = RecordingMonitor::new(|event, _| {
         if matches!(event, Event::Changed { .. }) && once.fetch_add(1, Ordering::SeqCst) == 0 {
             byteback_backup::push(client, &empty, b"", &other, &push.options, &Silent).unwrap();
         }
@@ -482,7 +482,7 @@ fn who_comes_second_changes_nothing() {
 }
 
 #[test]
-fn who_comes_second_into_a_new_folder_is_told_so() {
+fn push_that_comes_second_into_a_new_folder_is_reported() {
     let push = Push::new(16);
     fs::write(push.file("mine"), "mine").unwrap();
     let theirs = push.rig.temp.path().join("theirs");
@@ -491,7 +491,7 @@ fn who_comes_second_into_a_new_folder_is_told_so() {
     // While the second one compares, the first one has all of it.
     let is_pushed = AtomicBool::new(false);
     let Rig { client, folder, .. } = &push.rig;
-    let listener = Told::new(|event, _| {
+    let listener = RecordingMonitor::new(|event, _| {
         if matches!(event, Event::Phase(Phase::Committing)) && !is_pushed.swap(true, Ordering::Relaxed) {
             byteback_backup::push(client, folder, b"", &theirs, &push.options, &Silent).unwrap();
         }
@@ -623,7 +623,7 @@ fn push_and_pull_of_3000_nested_directories_take_linear_time() {
     let Rig { client, folder, .. } = &push.rig;
     let exclude = Exclude::new(["*.o"]).unwrap();
     let time = |levels: usize| {
-        let began = std::time::Instant::now();
+        let started = std::time::Instant::now();
         make(&push.source, levels);
         assert!(push.push().unwrap().is_complete());
         let mut options = PullOptions {
@@ -661,7 +661,7 @@ fn push_and_pull_of_3000_nested_directories_take_linear_time() {
             2
         );
         fs::remove_file(push.file("file")).ok();
-        began.elapsed()
+        started.elapsed()
     };
     let (short, long) = (time(LEVELS / 8), time(LEVELS));
     println!("{short:?} for {} levels, {long:?} for {LEVELS}", LEVELS / 8);
@@ -691,7 +691,7 @@ fn push_sends_a_changing_file_as_one_moment_or_reports_it() {
     };
     let Rig { client, folder, .. } = &push.rig;
     // Once: the second reading is of one moment.
-    let listener = Told::new(|event, _| {
+    let listener = RecordingMonitor::new(|event, _| {
         if matches!(event, Event::BytesRead(_)) && once.fetch_add(1, Ordering::SeqCst) == 2 {
             write_at(10);
         }
@@ -703,7 +703,7 @@ fn push_sends_a_changing_file_as_one_moment_or_reports_it() {
     // Always: it stays as it was, everything else is sent.
     fs::write(&steady, noise(3, 50_000)).unwrap();
     write_at(1_000_000);
-    let listener = Told::new(|event, _| {
+    let listener = RecordingMonitor::new(|event, _| {
         if matches!(event, Event::BytesRead(_)) {
             write_at(once.fetch_add(1, Ordering::SeqCst));
         }
@@ -720,7 +720,7 @@ fn push_sends_a_changing_file_as_one_moment_or_reports_it() {
 }
 
 #[test]
-fn what_cannot_be_listed_is_not_removed() {
+fn push_removes_nothing_it_cannot_list() {
     if rustix::process::geteuid().is_root() {
         // Root may list everything; then a directory that goes away in the middle stands for it.
         let mut push = Push::new(9);
@@ -730,7 +730,7 @@ fn what_cannot_be_listed_is_not_removed() {
         push.push().unwrap();
         let Rig { client, folder, .. } = &push.rig;
         set_mtime(&push.file("d"), 5);
-        let listener = Told::new(|event, _| {
+        let listener = RecordingMonitor::new(|event, _| {
             if let Event::Changed { path, .. } = event
                 && path.as_bytes() == b"d"
             {
@@ -821,7 +821,7 @@ fn push_resumes_a_file_searched_in_vain_and_proves_it_once() {
 }
 
 #[test]
-fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
+fn push_resumed_sends_later_changes_as_they_are_now() {
     let seed = seed(0x9057);
     let mut random = SplitMix64::new(seed);
     for round in 0..6 {
@@ -879,7 +879,7 @@ impl Clock for SleepClock {
 }
 
 #[test]
-fn no_more_bytes_than_the_limit_allows_in_both_directions() {
+fn push_and_pull_stay_within_the_rate_limit() {
     const RATE: u64 = 100_000;
     let clock = Arc::new(SleepClock::default());
     let limited = ClientOptions {
@@ -889,7 +889,7 @@ fn no_more_bytes_than_the_limit_allows_in_both_directions() {
     };
     let push = Push::of(Rig::with(11, limited));
     fs::write(push.file("file"), noise(11, 3_000_000)).unwrap();
-    let elapsed = |began: u64| clock.monotonic_ns() - began;
+    let elapsed = |started: u64| clock.monotonic_ns() - started;
     let check = |wire: u64, took_ns: u64| {
         assert!(wire > 3_000_000);
         let paid = wire as f64 / RATE as f64;
@@ -899,14 +899,14 @@ fn no_more_bytes_than_the_limit_allows_in_both_directions() {
             "{wire} bytes in {took} s, {paid} s wanted"
         );
     };
-    let began = clock.monotonic_ns();
+    let started = clock.monotonic_ns();
     let report = push.push().unwrap();
-    check(report.wire.total(), elapsed(began));
-    let began = clock.monotonic_ns();
+    check(report.wire.total(), elapsed(started));
+    let started = clock.monotonic_ns();
     let target = push.rig.temp.path().join("target");
     let Rig { client, folder, .. } = &push.rig;
     let report = byteback_backup::pull(client, folder, b"", &target, &PullOptions::default(), &Silent).unwrap();
-    check(report.restored.wire.total(), elapsed(began));
+    check(report.restored.wire.total(), elapsed(started));
     assert_same(&push.source, &target);
 }
 

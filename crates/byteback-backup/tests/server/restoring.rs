@@ -6,7 +6,7 @@ use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use byteback_model::{NodeId, NodeKind};
 use byteback_testkit::clients::impatient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_tree::{Picture, assert_restored};
 use std::ffi::OsStr;
@@ -162,7 +162,7 @@ fn restore_deletes_extra_files_and_nothing_behind_symlinks() {
 }
 
 #[test]
-fn what_is_there_already_is_kept_unless_its_bytes_are_asked_for() {
+fn restore_keeps_existing_content_unless_asked_to_compare() {
     let rig = saved_rig(43);
     let target = target(&rig);
     let first = latest(&rig, &target, &OVER).unwrap();
@@ -231,14 +231,14 @@ fn restore_interrupted_leaves_no_half_file_and_goes_on() {
         let stopped = if step % 2 == 0 {
             // By the user, at some byte.
             let read = AtomicU64::new(0);
-            let told = Told::new(|event, is_cancelled| {
+            let reported = RecordingMonitor::new(|event, is_cancelled| {
                 if let Event::BytesRead(bytes) = event
                     && read.fetch_add(*bytes, Ordering::SeqCst) > step * 180_000
                 {
                     is_cancelled.store(true, Ordering::SeqCst);
                 }
             });
-            rig.restore(SnapshotSpec::default(), &target, &OVER, &told)
+            rig.restore(SnapshotSpec::default(), &target, &OVER, &reported)
         } else {
             // By a server that is gone.
             rig.cutter.cut_after(step as i64 * 180_000, true);
@@ -277,7 +277,7 @@ fn cancelling_stops_a_large_file_and_the_wait_for_a_server() {
     let target = target(&rig);
     for server_dies in [false, true] {
         let read = AtomicU64::new(0);
-        let told = Told::new(|event, is_cancelled| {
+        let reported = RecordingMonitor::new(|event, is_cancelled| {
             if let Event::BytesRead(bytes) = event
                 && read.fetch_add(*bytes, Ordering::SeqCst) + bytes > 1_000_000
             {
@@ -287,7 +287,9 @@ fn cancelling_stops_a_large_file_and_the_wait_for_a_server() {
                 is_cancelled.store(true, Ordering::SeqCst);
             }
         });
-        let error = rig.restore(SnapshotSpec::default(), &target, &OVER, &told).unwrap_err();
+        let error = rig
+            .restore(SnapshotSpec::default(), &target, &OVER, &reported)
+            .unwrap_err();
         assert!(matches!(error, BackupError::Cancelled), "{error:?}");
         assert!(read.load(Ordering::SeqCst) < 2_000_000);
         assert!(names_below(&target).is_empty());
@@ -296,12 +298,12 @@ fn cancelling_stops_a_large_file_and_the_wait_for_a_server() {
     // A backup that waits for a server.
     let file = rig.tree.lock().create(NodeId::ROOT, b"more", NodeKind::File);
     rig.tree.lock().write(file, 0, &noise(2, 6_000_000));
-    let told = Told::new(|event, is_cancelled| match event {
+    let reported = RecordingMonitor::new(|event, is_cancelled| match event {
         Event::BytesSent(_) => rig.cutter.cut_after(0, true),
         Event::Warning(_) => is_cancelled.store(true, Ordering::SeqCst),
         _ => {}
     });
-    let error = rig.backup_told(&told).unwrap_err();
+    let error = rig.backup_with_monitor(&reported).unwrap_err();
     assert!(matches!(error, BackupError::Cancelled), "{error:?}");
     rig.cutter.heal();
     rig.backup().unwrap();
@@ -324,7 +326,7 @@ fn restore_resumes_a_large_file_where_its_connection_broke() {
     let target = target(&rig);
     let (breaks, received) = (AtomicU64::new(0), AtomicU64::new(0));
     let rig = &rig;
-    let told = Told::new(|event, _| {
+    let reported = RecordingMonitor::new(|event, _| {
         if let Event::BytesRead(bytes) = event {
             let before = received.fetch_add(*bytes, Ordering::SeqCst);
             // Every two megabytes.
@@ -334,7 +336,7 @@ fn restore_resumes_a_large_file_where_its_connection_broke() {
             }
         }
     });
-    let report = rig.restore(SnapshotSpec::default(), &target, &OVER, &told).unwrap();
+    let report = rig.restore(SnapshotSpec::default(), &target, &OVER, &reported).unwrap();
     assert!(report.is_complete(), "{:?}", report.not_restored);
     assert!(breaks.load(Ordering::SeqCst) >= 5);
     // Bytes on their way when it broke come twice, the file does not.
@@ -367,12 +369,12 @@ fn damage_at_the_server_costs_only_its_files_and_is_verified() {
         fs::write(&segment, bytes).unwrap();
     });
     let target = target(&rig);
-    let told = Told::new(|_, _| {});
-    let report = rig.restore(SnapshotSpec::default(), &target, &OVER, &told).unwrap();
+    let reported = RecordingMonitor::new(|_, _| {});
+    let report = rig.restore(SnapshotSpec::default(), &target, &OVER, &reported).unwrap();
     assert_eq!((report.files, report.not_restored.len()), (29, 1));
     let missing = report.not_restored[0].clone();
     assert_eq!((missing.kind, missing.count), (NotRestoredKind::File, 1));
-    assert_eq!(told.failures.lock().unwrap().len(), 1);
+    assert_eq!(reported.failures.lock().unwrap().len(), 1);
     assert_eq!(assert_names_promise_contents(&rig.tree.picture(), &target), 29);
     let options = byteback_backup::VerifyOptions {
         here: None,
@@ -487,9 +489,13 @@ fn without_privilege_owners_are_told_and_all_else_comes_back() {
     std::os::unix::fs::chown(&target, Some(1234), Some(1234)).unwrap();
     let run = || unprivileged(|| latest(&rig, &target, &OVER).unwrap());
     let Some(report) = run() else { return };
-    let told: Vec<_> = report.not_restored.iter().map(|told| (told.kind, told.count)).collect();
+    let reported: Vec<_> = report
+        .not_restored
+        .iter()
+        .map(|reported| (reported.kind, reported.count))
+        .collect();
     assert_eq!(
-        told,
+        reported,
         [(NotRestoredKind::Owner, 1), (NotRestoredKind::SetId, 1)],
         "{report:?}"
     );

@@ -100,7 +100,7 @@ fn sky_sends_kilobytes_if_unmodified_or_only_changed_leaves() {
 }
 
 #[test]
-fn what_differs_is_read_and_little_else() {
+fn sky_reads_little_more_than_what_differs() {
     let mut rig = Rig::new(2);
     let decisions = rig.keep_decisions();
     let len = 4_000_000;

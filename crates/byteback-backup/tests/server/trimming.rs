@@ -5,13 +5,13 @@ use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 use byteback_oplog::WholeReason;
 use byteback_testkit::clients::impatient;
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::seed::seed;
 use std::sync::Mutex;
 
 #[test]
-fn what_is_written_again_as_it_was_costs_nothing() {
+fn trimming_makes_rewriting_the_same_bytes_cost_nothing() {
     let mut rig = Rig::new(1);
     rig.keep_checksums();
     let bytes = noise(1, 1_000_001);
@@ -89,12 +89,12 @@ fn a_store_that_cannot_be_opened_is_warned_of_and_done_without() {
     }
     rig.tree.lock().write(file, 7, b"something");
     let warnings = Mutex::new(Vec::new());
-    let told = Told::new(|event, _| {
+    let reported = RecordingMonitor::new(|event, _| {
         if let byteback_backup::Event::Warning(text) = event {
             warnings.lock().unwrap().push((*text).to_owned());
         }
     });
-    let report = rig.backup_told(&told).unwrap();
+    let report = rig.backup_with_monitor(&reported).unwrap();
     assert_eq!((report.literal_bytes, report.hashed_bytes), (9, 0));
     assert!(warnings.lock().unwrap()[0].contains("block checksums"));
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());

@@ -12,7 +12,7 @@ use byteback_daemon::{Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
 use byteback_model::{Attributes, ByteString, NodeId};
-use byteback_testkit::listener::Told;
+use byteback_testkit::listener::RecordingMonitor;
 use byteback_testkit::programs::change;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::seed::seed;
@@ -129,7 +129,7 @@ fn backup_without_a_mount_reports_a_changing_file_then_saves_it() {
     fs::write(folder.dir.join("calm"), vec![2; 1000]).unwrap();
     std::thread::sleep(TICK);
     let read = AtomicU64::new(0);
-    let told = Told::new(|event, _| {
+    let reported = RecordingMonitor::new(|event, _| {
         if let Event::BytesRead(bytes) = event
             && read.fetch_add(*bytes, Ordering::SeqCst) == 0
         {
@@ -139,7 +139,7 @@ fn backup_without_a_mount_reports_a_changing_file_then_saves_it() {
             file.write_all_at(b"changed", 2_900_000).unwrap();
         }
     });
-    let report = folder.backup(&told);
+    let report = folder.backup(&reported);
     assert_eq!(report.unsaved.len(), 1, "{report:?}");
     assert_eq!(report.unsaved[0].path, "busy".into());
     assert!(
@@ -157,7 +157,7 @@ fn backup_without_a_mount_reports_a_changing_file_then_saves_it() {
         fs::write(&path, bytes).unwrap();
         std::thread::sleep(TICK);
         let read = AtomicU64::new(0);
-        let told = Told::new(|event, _| {
+        let reported = RecordingMonitor::new(|event, _| {
             if let Event::BytesRead(bytes) = event
                 && read.fetch_add(*bytes, Ordering::SeqCst) == 0
             {
@@ -168,7 +168,7 @@ fn backup_without_a_mount_reports_a_changing_file_then_saves_it() {
                 }
             }
         });
-        let report = folder.backup(&told);
+        let report = folder.backup(&reported);
         assert_eq!(report.unsaved.len(), 1, "round {round}: {report:?}");
         std::thread::sleep(TICK);
         assert!(folder.backup(&Silent).is_complete());
@@ -199,13 +199,13 @@ fn far_times_that_differ_are_told_apart() {
     };
     let (client, name) = (&folder.rig.client, &folder.rig.folder);
     let verified = byteback_backup::verify(client, name, SnapshotSpec::default(), &options, &Silent).unwrap();
-    let told: Vec<_> = verified
+    let reported: Vec<_> = verified
         .differences
         .iter()
         .map(|difference| (difference.path.to_string(), &difference.kind))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [("far".to_owned(), &DifferenceKind::Attribute { which: "mtime" })]
     );
     std::thread::sleep(TICK);

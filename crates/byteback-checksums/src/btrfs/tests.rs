@@ -24,9 +24,9 @@ fn attempt(world: &Rc<RefCell<World>>) -> Result<FileChecksums> {
 }
 
 /// Compares a result with a file's content. Returns the numbers of known and unknown sectors.
-fn check(told: &FileChecksums, content: &[u32], seed: u64) -> (usize, usize) {
+fn check(reported: &FileChecksums, content: &[u32], seed: u64) -> (usize, usize) {
     let (mut known, mut unknown, mut at) = (0, 0, 0);
-    for run in told.runs() {
+    for run in reported.runs() {
         let range = run.range();
         assert_eq!(range.start(), at, "seed {seed}: a gap");
         at = range.end();
@@ -46,13 +46,13 @@ fn check(told: &FileChecksums, content: &[u32], seed: u64) -> (usize, usize) {
             Run::Chunks { .. } => panic!("btrfs has blocks of one length"),
         }
     }
-    assert_eq!(at, told.stamp().len_bytes);
+    assert_eq!(at, reported.stamp().len_bytes);
     assert_eq!(at.div_ceil(SECTOR), content.len() as u64, "seed {seed}: another length");
     (known, unknown)
 }
 
 #[test]
-fn nothing_stale_is_told_whatever_happens_between_two_calls() {
+fn btrfs_source_reports_nothing_stale_between_two_calls() {
     let (mut told_while_busy, mut refused) = (0, 0);
     for seed in seeds(600) {
         let world = Rc::new(RefCell::new(World::new(seed)));
@@ -67,9 +67,9 @@ fn nothing_stale_is_told_whatever_happens_between_two_calls() {
                 world.bustle = [0, 1, 4, 15][round % 4];
             }
             match attempt(&world) {
-                Ok(told) => {
+                Ok(reported) => {
                     let world = world.borrow();
-                    let (known, unknown) = check(&told, &world.flushed, seed);
+                    let (known, unknown) = check(&reported, &world.flushed, seed);
                     if world.bustle == 0 {
                         // At rest, everything is known.
                         assert_eq!(unknown, 0, "seed {seed}");
@@ -93,14 +93,14 @@ fn a_stamp_tells_whether_anything_happened_since() {
             world.borrow_mut().happen();
         }
         world.borrow().clock.advance(Duration::from_millis(50));
-        let told = attempt(&world).unwrap();
+        let reported = attempt(&world).unwrap();
         let before = world.borrow().content();
         let clock = world.borrow().clock.clone();
         let again = || {
             let passage = Passage::begin(SimKernel::new(&world), &*clock).unwrap();
             passage.finish().unwrap()
         };
-        assert_eq!(again(), *told.stamp(), "seed {seed}");
+        assert_eq!(again(), *reported.stamp(), "seed {seed}");
         let events = world.borrow_mut().random.below(4);
         for _ in 0..events {
             world.borrow_mut().happen();
@@ -108,13 +108,13 @@ fn a_stamp_tells_whether_anything_happened_since() {
         clock.advance(Duration::from_millis(50));
         let now = again();
         if world.borrow().content() != before {
-            assert_ne!(now, *told.stamp(), "seed {seed}");
+            assert_ne!(now, *reported.stamp(), "seed {seed}");
         }
     }
 }
 
 #[test]
-fn whoever_may_not_search_is_told_so_before_anything_is_written() {
+fn btrfs_source_refuses_without_rights_before_any_write() {
     struct Refusing(SimKernel, i32);
     impl Kernel for Refusing {
         fn stat(&self) -> io::Result<Stat> {
@@ -178,9 +178,9 @@ fn an_address_that_was_lent_to_others_meanwhile_is_noticed() {
         world.commit();
     }
     let content = world.borrow().content();
-    let told: Vec<u32> = sums.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
+    let reported: Vec<u32> = sums.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
     assert!(
-        passage.finish().is_err() || told == content,
+        passage.finish().is_err() || reported == content,
         "checksums of another file"
     );
 }
@@ -190,9 +190,9 @@ fn a_file_that_was_just_written_is_given_time() {
     let world = small();
     world.borrow_mut().write(1, 2);
     let clock = world.borrow().clock.clone();
-    let told = attempt(&world).unwrap();
+    let reported = attempt(&world).unwrap();
     assert!(
-        clock.now_ns() - told.stamp().ctime_ns > 20_000_000,
+        clock.now_ns() - reported.stamp().ctime_ns > 20_000_000,
         "a change in the same tick would not show"
     );
     // A time that lies in the future proves nothing.

@@ -119,7 +119,7 @@ impl Content for Shared {
         buffer[..len].copy_from_slice(&rest[..len]);
         Ok(len)
     }
-    fn times_tell(&self) -> io::Result<bool> {
+    fn times_track_changes(&self) -> io::Result<bool> {
         Ok(true)
     }
 }
@@ -131,22 +131,22 @@ fn open(disk: &SimDisk, boot: u8, blocks_max: u64) -> store::Result<KeptChecksum
 /// Checks that returned checksums are of the file's content. Returns the number of unknown bytes,
 /// or `None` if no checksums were returned.
 fn check(kept: &KeptChecksums, file: &Shared, kind: Kind, seed: u64) -> Option<u64> {
-    let told = FileChecksums::collect(1, || kept.begin_content(file, kind)).ok()?;
+    let reported = FileChecksums::collect(1, || kept.begin_content(file, kind)).ok()?;
     let file = file.borrow();
     let mut at = 0;
-    for run in told.runs() {
+    for run in reported.runs() {
         assert_eq!(run.range().start(), at);
         at = run.range().end();
         if let Run::Sums { range, sums } = run {
             let mut expected = Vec::new();
             for block in file.content[range.start() as usize..range.end() as usize].chunks(BLOCK_LEN) {
-                told.layout().append_sum(block, &mut expected);
+                reported.layout().append_sum(block, &mut expected);
             }
             assert!(sums == expected, "seed {seed}: stale checksums in {range}");
         }
     }
     assert_eq!(at, file.content.len() as u64, "seed {seed}");
-    Some(told.unknown_bytes())
+    Some(reported.unknown_bytes())
 }
 
 fn bytes(random: &mut SplitMix64) -> Vec<u8> {
@@ -159,9 +159,9 @@ fn bytes(random: &mut SplitMix64) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_stale_is_told_in_random_lives_with_crashes() {
+fn kept_sums_are_never_stale_in_random_runs_with_crashes() {
     let first = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let (mut told, mut not_told) = (0, 0);
+    let (mut reported, mut not_told) = (0, 0);
     for seed in first..first + 25 {
         let mut random = SplitMix64::new(seed);
         let clock = Rc::new(SimClock::new(1_000_000_000_000));
@@ -223,7 +223,7 @@ fn nothing_stale_is_told_in_random_lives_with_crashes() {
                         match check(kept, file, kind, seed) {
                             Some(unknown) => {
                                 assert_eq!(unknown, 0, "seed {seed}");
-                                told += 1;
+                                reported += 1;
                             }
                             None => not_told += 1,
                         }
@@ -246,11 +246,11 @@ fn nothing_stale_is_told_in_random_lives_with_crashes() {
             }
         }
     }
-    assert!(told > 1000 && not_told > 1000, "{told} {not_told}");
+    assert!(reported > 1000 && not_told > 1000, "{reported} {not_told}");
 }
 
 #[test]
-fn what_changed_lately_or_meanwhile_is_not_kept() {
+fn kept_sums_exclude_recent_and_concurrent_changes() {
     let clock = Rc::new(SimClock::new(1_000_000_000_000));
     let disk = SimDisk::new(1);
     let kept = open(&disk, 1, 1000).unwrap();
@@ -328,7 +328,7 @@ fn real_files_are_kept_and_memory_is_refused() {
     let memory = tempfile::tempfile_in("/dev/shm").unwrap();
     assert!(matches!(kept.keep(&memory, &RealClock), Err(SourceError::NotHere(_))));
     let file = tempfile::tempfile_in("/var/tmp").unwrap();
-    if !Content::times_tell(&file).unwrap() {
+    if !Content::times_track_changes(&file).unwrap() {
         println!("skipped: /var/tmp lies on a file system that is refused");
         return;
     }
@@ -336,8 +336,8 @@ fn real_files_are_kept_and_memory_is_refused() {
     assert!(matches!(kept.keep(&file, &RealClock), Err(SourceError::Busy)));
     RealClock.sleep(QUIET + Duration::from_millis(50));
     kept.keep(&file, &RealClock).unwrap();
-    let told = FileChecksums::collect(1, || kept.begin(&file, Kind::Crc32c)).unwrap();
-    assert_eq!(told.unknown_bytes(), 0);
+    let reported = FileChecksums::collect(1, || kept.begin(&file, Kind::Crc32c)).unwrap();
+    assert_eq!(reported.unknown_bytes(), 0);
     std::os::unix::fs::FileExt::write_all_at(&file, &[5; 1], 0).unwrap();
     assert!(matches!(kept.begin(&file, Kind::Crc32c), Err(SourceError::NotHere(_))));
 }

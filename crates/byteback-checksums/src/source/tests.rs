@@ -169,7 +169,7 @@ impl Extraction for Told<'_> {
 }
 
 #[test]
-fn what_is_void_is_thrown_away_and_fetched_again() {
+fn source_discards_void_results_and_fetches_again() {
     let range = |start, end| ByteRange::new(start, end).unwrap();
     let runs = [
         Run::Sums {
@@ -211,9 +211,9 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
             is_void: tries <= void,
         })
     };
-    let told = FileChecksums::collect(3, || begin(2)).unwrap();
-    assert_eq!(told.runs().collect::<Vec<_>>(), runs);
-    assert_eq!((told.unknown_bytes(), told.stamp().ctime_ns), (16, 4));
+    let reported = FileChecksums::collect(3, || begin(2)).unwrap();
+    assert_eq!(reported.runs().collect::<Vec<_>>(), runs);
+    assert_eq!((reported.unknown_bytes(), reported.stamp().ctime_ns), (16, 4));
     assert_eq!(tries, 3);
     tries = 0;
     let mut begin = || {
@@ -232,7 +232,7 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
 
 /// A checksum taken for another block's would make a wrong delta, whatever the source.
 #[test]
-fn what_does_not_fit_the_file_is_refused() {
+fn source_refuses_runs_that_do_not_fit_the_file() {
     let range = |start, end| ByteRange::new(start, end).unwrap();
     let sums = |start, end, sums| Run::Sums {
         range: range(start, end),
@@ -246,7 +246,7 @@ fn what_does_not_fit_the_file_is_refused() {
     let zeros = |start, end| Run::Zeros {
         range: range(start, end),
     };
-    let told = |runs: &[Run<'static>], stamped_len| {
+    let reported = |runs: &[Run<'static>], stamped_len| {
         FileChecksums::collect(1, || {
             Ok(Told {
                 layout: layout(Kind::Crc32c, Tail::ZeroPadded),
@@ -264,8 +264,11 @@ fn what_does_not_fit_the_file_is_refused() {
         vec![chunks(0, 20, &[4, 20], b"aaaabbbb"), zeros(20, 40)],
     ];
     for runs in fitting {
-        assert_eq!(told(&runs, 40).unwrap().runs().collect::<Vec<_>>(), runs);
-        assert!(matches!(told(&runs, 39), Err(SourceError::Malformed(_))), "{runs:?}");
+        assert_eq!(reported(&runs, 40).unwrap().runs().collect::<Vec<_>>(), runs);
+        assert!(
+            matches!(reported(&runs, 39), Err(SourceError::Malformed(_))),
+            "{runs:?}"
+        );
     }
     let without_bytes = FileChecksums::collect(1, || {
         Ok(Told {
@@ -309,6 +312,9 @@ fn what_does_not_fit_the_file_is_refused() {
         vec![chunks(0, 20, &[3, 20], b"aaaabbbb"), zeros(20, 40)],
     ];
     for runs in others {
-        assert!(matches!(told(&runs, 40), Err(SourceError::Malformed(_))), "{runs:?}");
+        assert!(
+            matches!(reported(&runs, 40), Err(SourceError::Malformed(_))),
+            "{runs:?}"
+        );
     }
 }

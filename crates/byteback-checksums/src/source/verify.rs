@@ -43,22 +43,22 @@ pub enum VerifyError {
     },
 }
 
-/// Reads the stretches that `told` has checksums of, and compares. The checksums are those of the
+/// Reads the stretches that `reported` has checksums of, and compares. The checksums are those of the
 /// described state: a file that changed since, or meanwhile, is an error.
 ///
 /// # Errors
 /// See [`VerifyError`].
-pub fn verify(source: &dyn Source, told: &FileChecksums) -> Result<Verified, VerifyError> {
-    let found = compare(source, told);
-    if !source.is_unchanged(told.stamp())? {
+pub fn verify(source: &dyn Source, reported: &FileChecksums) -> Result<Verified, VerifyError> {
+    let found = compare(source, reported);
+    if !source.is_unchanged(reported.stamp())? {
         // The result is of another state, which proves no damage.
         return Err(SourceError::ChangedMeanwhile.into());
     }
     found
 }
 
-fn compare(source: &dyn Source, told: &FileChecksums) -> Result<Verified, VerifyError> {
-    let layout = told.layout();
+fn compare(source: &dyn Source, reported: &FileChecksums) -> Result<Verified, VerifyError> {
+    let layout = reported.layout();
     let mut summer = Summer::new(layout);
     let (block_len, sum_len) = (u64::from(layout.block_len.max(1)), layout.kind.len_bytes());
     let as_they_are = Layout {
@@ -68,7 +68,7 @@ fn compare(source: &dyn Source, told: &FileChecksums) -> Result<Verified, Verify
     let mut of_chunks = Summer::new(&as_they_are);
     let mut buffer = vec![0; READ_LEN];
     let mut verified = Verified::default();
-    for run in told.runs() {
+    for run in reported.runs() {
         match run {
             Run::Unknown { .. } => {}
             Run::Zeros { range } => {

@@ -197,7 +197,7 @@ fn checksum_store_takes_no_change_for_known_in_random_crashes() {
 }
 
 #[test]
-fn what_did_not_change_is_known_and_what_was_thrown_away_is_not() {
+fn store_knows_unchanged_sums_and_forgets_discarded_ones() {
     let disk = SimDisk::new(1);
     let store = open(&disk).unwrap();
     let mut random = SplitMix64::new(1);

@@ -52,11 +52,11 @@ impl WrittenSums {
         let (gone, flags) = {
             let mut flags = self.flags.lock();
             let is_dirty = std::mem::take(&mut flags.is_dirty);
-            let told = is_dirty.then(|| Told {
+            let reported = is_dirty.then(|| Told {
                 flagged: flags.by_file.clone(),
                 position: flags.position,
             });
-            (std::mem::take(&mut flags.gone), told)
+            (std::mem::take(&mut flags.gone), reported)
         };
         let committed = match parts.is_empty() && gone.is_empty() && flags.is_none() {
             true => Ok(()),
@@ -117,7 +117,7 @@ impl WrittenSums {
         })
     }
 
-    fn write(&self, parts: &[Part], gone: &HashSet<u64>, told: Option<&Told>) -> store::Result<()> {
+    fn write(&self, parts: &[Part], gone: &HashSet<u64>, reported: Option<&Told>) -> store::Result<()> {
         let txn = self.database.begin_write().map_err(db)?;
         {
             let mut files = txn.open_table(FILES).map_err(db)?;
@@ -141,8 +141,8 @@ impl WrittenSums {
                     .map_err(db)?;
             }
         }
-        if let Some(told) = told {
-            write_flags(&txn, &told.flagged, told.position)?;
+        if let Some(reported) = reported {
+            write_flags(&txn, &reported.flagged, reported.position)?;
         }
         txn.commit().map_err(db)
     }

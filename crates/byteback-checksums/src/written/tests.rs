@@ -456,17 +456,17 @@ fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
     let unknown = life.sums.known[..blocks].iter().filter(|known| !**known).count() as u64;
     assert_eq!(read.unknown_blocks, unknown, "{note}: blocks that are unknown");
     let rotten = life.rotten();
-    let told: Vec<u64> = mismatch
+    let reported: Vec<u64> = mismatch
         .iter()
         .flat_map(|mismatch| &mismatch.blocks)
         .map(|(block, _)| *block)
         .collect();
-    assert_eq!(told, rotten, "{note}: what is told and what rotted");
+    assert_eq!(reported, rotten, "{note}: what is told and what rotted");
     if let Some(mismatch) = mismatch {
         let noted = sums.flag(file, &shared, &mismatch, 77).unwrap();
         assert_eq!(noted.as_ref(), Some(&mismatch), "{note}");
         let flagged = sums.flagged_of(file).unwrap();
-        assert!(told.iter().all(|block| flagged.blocks.contains(*block)), "{note}");
+        assert!(reported.iter().all(|block| flagged.blocks.contains(*block)), "{note}");
     }
     !rotten.is_empty()
 }
@@ -807,7 +807,7 @@ fn block_rewritten_before_it_is_judged_is_not_flagged() {
 /// An old read of an unknown block teaches nothing after the file was dropped from memory and
 /// looked up again.
 #[test]
-fn nothing_is_learned_of_what_was_read_before_the_file_changed() {
+fn written_sums_learn_nothing_from_reads_before_a_change() {
     let disk = SimDisk::new(1);
     let shared = settled(&disk);
     let sums = open(&disk, 1, &[]).unwrap();
@@ -837,7 +837,7 @@ fn nothing_is_learned_of_what_was_read_before_the_file_changed() {
 }
 
 #[test]
-fn another_tree_another_file_and_a_damaged_database_say_nothing() {
+fn written_sums_ignore_foreign_trees_files_and_damage() {
     let disk = SimDisk::new(1);
     let shared = settled(&disk);
     // Another inode has its number.

@@ -30,7 +30,7 @@ pub(crate) fn collect(file: &File) -> Result<FileChecksums> {
 
 /// The number of bytes of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct ByteCounts {
     pub(crate) sums: u64,
     pub(crate) zeros: u64,
     pub(crate) inline: u64,
@@ -41,12 +41,12 @@ pub(crate) struct Told {
 }
 
 /// Checks that the whole result is true of `content`, and covers it without gaps.
-pub(crate) fn check(told: &FileChecksums, content: &[u8]) -> Told {
-    let layout = told.layout();
+pub(crate) fn check(reported: &FileChecksums, content: &[u8]) -> ByteCounts {
+    let layout = reported.layout();
     let (block_len, sum_len) = (layout.block_len as usize, layout.kind.len_bytes());
-    let (mut at, mut seen) = (0, Told::default());
-    assert_eq!(told.stamp().len_bytes, content.len() as u64);
-    for run in told.runs() {
+    let (mut at, mut seen) = (0, ByteCounts::default());
+    assert_eq!(reported.stamp().len_bytes, content.len() as u64);
+    for run in reported.runs() {
         let range = run.range();
         assert_eq!(range.start(), at, "a gap");
         assert_eq!(range.start() % block_len as u64, 0);
@@ -85,11 +85,11 @@ pub(crate) fn check(told: &FileChecksums, content: &[u8]) -> Told {
     seen
 }
 
-fn check_path(path: &Path) -> Told {
+fn check_path(path: &Path) -> ByteCounts {
     let file = File::open(path).unwrap();
-    let told = collect(&file).unwrap();
-    let seen = check(&told, &std::fs::read(path).unwrap());
-    assert!(is_unchanged(&file, told.stamp(), &RealClock).unwrap());
+    let reported = collect(&file).unwrap();
+    let seen = check(&reported, &std::fs::read(path).unwrap());
+    assert!(is_unchanged(&file, reported.stamp(), &RealClock).unwrap());
     seen
 }
 
@@ -103,14 +103,14 @@ fn every_kind(checksum: &str, kind: Kind) {
     let tail = 5_000_007_usize;
     std::fs::write(at("plain"), noise(1, tail)).unwrap();
     assert_eq!(collect(&File::open(at("plain")).unwrap()).unwrap().layout().kind, kind);
-    let all = Told {
+    let all = ByteCounts {
         sums: tail as u64 / 4096 * 4096,
         tail: tail as u64 % 4096,
-        ..Told::default()
+        ..ByteCounts::default()
     };
     assert_eq!(check_path(&at("plain")), all);
     std::fs::write(at("empty"), b"").unwrap();
-    assert_eq!(check_path(&at("empty")), Told::default());
+    assert_eq!(check_path(&at("empty")), ByteCounts::default());
     std::fs::write(at("inline"), b"a few bytes").unwrap();
     assert_eq!(check_path(&at("inline")).inline, 11);
 
@@ -231,7 +231,7 @@ fn files_of_every_kind_with_blake2b() {
 
 /// Other file systems, and directories.
 #[test]
-fn other_file_systems_and_directories_are_told_apart() {
+fn btrfs_source_distinguishes_file_systems_and_directories() {
     let elsewhere = tempfile::tempfile_in("/dev/shm").unwrap();
     assert!(matches!(begin(&elsewhere, &RealClock), Err(SourceError::NotHere(_))));
     let Some(disk) = Disk::new("crc32c", 128, "") else {
@@ -277,7 +277,7 @@ fn a_file_in_pieces_takes_few_searches() {
     file.sync_all().unwrap();
     let content = std::fs::read(&path).unwrap();
     let mut effort = None;
-    let told = FileChecksums::collect(3, || {
+    let reported = FileChecksums::collect(3, || {
         let mut extraction = begin(&file, &RealClock)?;
         while extraction.next_run()?.is_some() {}
         effort = Some(extraction.effort());
@@ -285,7 +285,7 @@ fn a_file_in_pieces_takes_few_searches() {
         begin(&file, &RealClock)
     })
     .unwrap();
-    assert_eq!(check(&told, &content).sums, blocks * 4096);
+    assert_eq!(check(&reported, &content).sums, blocks * 4096);
     let effort = effort.unwrap();
     println!("{effort:?}");
     // 85 bytes per extent and 4 per checksum, a MiB at once; some searches more for the ends.

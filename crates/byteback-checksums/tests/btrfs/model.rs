@@ -8,7 +8,7 @@ use byteback_host::random::SplitMix64;
 use byteback_host::tree::{FallocateFlags, fallocate, punch_hole};
 
 use crate::disk::{Disk, run, text};
-use crate::files::{Told, check, clone_range, collect, noise};
+use crate::files::{ByteCounts, check, clone_range, collect, noise};
 use crate::writers::{Aligned, Mapped};
 
 const FILES: u64 = 5;
@@ -138,12 +138,12 @@ impl Life {
         }
     }
 
-    fn check(&mut self, seed: u64, seen: &mut Told) {
+    fn check(&mut self, seed: u64, seen: &mut ByteCounts) {
         let path = self.name();
         let file = Self::open(&path);
-        let told = collect(&file).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let reported = collect(&file).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         println!("seed {seed}: {}", path.display());
-        let one = check(&told, &std::fs::read(&path).unwrap());
+        let one = check(&reported, &std::fs::read(&path).unwrap());
         seen.sums += one.sums;
         seen.zeros += one.zeros;
         seen.inline += one.inline;
@@ -159,7 +159,7 @@ fn random_lives(checksum: &str, seed: u64) {
         return;
     };
     let first = std::env::var("BYTEBACK_SEED").map_or(seed, |seed| seed.parse().unwrap());
-    let mut seen = Told::default();
+    let mut seen = ByteCounts::default();
     for seed in first..first + 4 {
         let dir = disk.path().join(format!("life{seed}"));
         std::fs::create_dir(&dir).unwrap();

@@ -155,23 +155,23 @@ fn write(path: &Path, seed: u64, rest_ms: u64, account: &Account) {
     }
 }
 
-/// Whether `told` is the state at one moment between the operations `ended_before` and
+/// Whether `reported` is the state at one moment between the operations `ended_before` and
 /// `begun_after`.
-fn check_moment(told: &FileChecksums, account: &Account, ended_before: u64, begun_after: u64) {
+fn check_moment(reported: &FileChecksums, account: &Account, ended_before: u64, begun_after: u64) {
     let blocks = account.blocks.lock().unwrap().clone();
     let mut numbers = HashMap::new();
     for number in 0..=begun_after {
         let mut sum = Vec::new();
-        told.layout().append_sum(&Aligned::new(number).0, &mut sum);
+        reported.layout().append_sum(&Aligned::new(number).0, &mut sum);
         numbers.insert(sum, number);
     }
     let (mut from, mut to) = (ended_before, begun_after);
     let mut covered = 0;
-    for run in told.runs() {
+    for run in reported.runs() {
         let Run::Sums { range, sums } = run else {
             panic!("everything has a checksum: {run:?}");
         };
-        for (index, sum) in sums.chunks(told.layout().kind.len_bytes()).enumerate() {
+        for (index, sum) in sums.chunks(reported.layout().kind.len_bytes()).enumerate() {
             let block = range.start() / BLOCK + index as u64;
             let number = *numbers.get(sum).expect("a checksum of no state that ever was");
             // The next operation on this block was not over yet.
@@ -199,7 +199,7 @@ fn stress(disk: &Disk, seconds: u64, rest_ms: u64, disturb: impl Fn(&Path, &mut 
     let path = disk.path().join("file");
     let file = make(&path);
     let account = Account::default();
-    let (mut told, mut untouched, mut refused) = (0, 0, 0);
+    let (mut reported, mut untouched, mut refused) = (0, 0, 0);
     std::thread::scope(|scope| {
         let over = Over(&account.is_over);
         scope.spawn(|| write(&path, 1, rest_ms, &account));
@@ -217,7 +217,7 @@ fn stress(disk: &Disk, seconds: u64, rest_ms: u64, disturb: impl Fn(&Path, &mut 
             match one {
                 Ok(one) => {
                     check_moment(&one, &account, before, after);
-                    told += 1;
+                    reported += 1;
                     untouched += u64::from(before == after);
                 }
                 Err(SourceError::Busy | SourceError::ChangedMeanwhile) => refused += 1,
@@ -227,10 +227,10 @@ fn stress(disk: &Disk, seconds: u64, rest_ms: u64, disturb: impl Fn(&Path, &mut 
         drop(over);
     });
     println!(
-        "told {told}, {untouched} of them untouched, refused {refused}, {} operations",
+        "told {reported}, {untouched} of them untouched, refused {refused}, {} operations",
         account.begun.into_inner()
     );
-    (told, untouched, refused)
+    (reported, untouched, refused)
 }
 
 #[test]
@@ -238,8 +238,8 @@ fn btrfs_tells_one_present_moment_while_a_program_writes() {
     let Some(disk) = Disk::new("sha256", 512, "") else {
         return;
     };
-    let (told, _, refused) = stress(&disk, 8, 120, |_, _| std::thread::sleep(Duration::from_millis(50)));
-    assert!(told > 3 && refused > 0, "{told} {refused}");
+    let (reported, _, refused) = stress(&disk, 8, 120, |_, _| std::thread::sleep(Duration::from_millis(50)));
+    assert!(reported > 3 && refused > 0, "{reported} {refused}");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn btrfs_tells_one_present_moment_while_extents_move() {
     let Some(disk) = Disk::new("sha256", 1024, "") else {
         return;
     };
-    let (told, _, refused) = stress(&disk, 8, 200, |path, random| match random.below(4) {
+    let (reported, _, refused) = stress(&disk, 8, 200, |path, random| match random.below(4) {
         0 => run("btrfs", &["balance", "start", "-d", text(path.parent().unwrap())]),
         1 => run("btrfs", &["filesystem", "defragment", "-f", text(path)]),
         2 => {
@@ -260,7 +260,7 @@ fn btrfs_tells_one_present_moment_while_extents_move() {
         }
         _ => std::thread::sleep(Duration::from_millis(random.below(400))),
     });
-    assert!(told > 3 && refused > 0, "{told} {refused}");
+    assert!(reported > 3 && refused > 0, "{reported} {refused}");
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn a_file_whose_extents_move_is_told_all_the_same() {
     std::fs::write(&path, &content).unwrap();
     let file = File::open(&path).unwrap();
     let is_over = AtomicBool::new(false);
-    let mut told = 0;
+    let mut reported = 0;
     std::thread::scope(|scope| {
         let balance = scope.spawn(|| {
             let _over = Over(&is_over);
@@ -321,11 +321,11 @@ fn a_file_whose_extents_move_is_told_all_the_same() {
         while !is_over.load(Ordering::SeqCst) {
             if let Ok(one) = collect(&file) {
                 assert_eq!(check(&one, &content).sums, content.len() as u64);
-                told += 1;
+                reported += 1;
             }
         }
         balance.join().unwrap();
     });
-    println!("told {told} times");
+    println!("told {reported} times");
     check(&collect(&file).unwrap(), &content);
 }

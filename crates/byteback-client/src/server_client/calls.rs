@@ -90,11 +90,11 @@ impl ServerClient {
             bytes,
         };
         persist(self.transfer_pauses(), go_on, || {
-            let began_ns = self.clock().monotonic_ns();
+            let started_ns = self.clock().monotonic_ns();
             let staged = self
                 .send_for_json(&ask)
                 .map_err(|error| self.refusal_of(folder, error))?;
-            let ns = self.clock().monotonic_ns().saturating_sub(began_ns);
+            let ns = self.clock().monotonic_ns().saturating_sub(started_ns);
             self.link.sent(u64::try_from(bytes.len()).unwrap_or(u64::MAX), ns);
             Ok(staged)
         })
@@ -516,8 +516,8 @@ impl ServerClient {
     ) -> Result<T, ServerError> {
         persist(self.pauses(), &|_| true, || {
             let response = self.send_once(ask)?;
-            let told = response.headers().get(http::header::CONTENT_TYPE);
-            if told.is_none_or(|told| told.as_bytes() != media.as_bytes()) {
+            let reported = response.headers().get(http::header::CONTENT_TYPE);
+            if reported.is_none_or(|reported| reported.as_bytes() != media.as_bytes()) {
                 return Err(ServerError::protocol(
                     &ask.name(),
                     format!("the answer is not of type {media}"),

@@ -49,7 +49,7 @@ impl std::fmt::Debug for Listening<'_> {
 
 /// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ServerNews {
     /// A batch was applied.
     Batch(BatchEvent),
     /// The server is there, and has nothing new.
@@ -94,9 +94,9 @@ impl Listening<'_> {
     /// Failures that waiting does not mend: the folder does not exist or is behind what was heard
     /// (its server was put back to an older state), the token is refused, the stream breaks the
     /// rules.
-    pub fn hear(&mut self) -> Result<Heard, ServerError> {
+    pub fn hear(&mut self) -> Result<ServerNews, ServerError> {
         if !self.rest() {
-            return Ok(Heard::Cancelled);
+            return Ok(ServerNews::Cancelled);
         }
         let heard = match self.stream.take() {
             None => self.connect(),
@@ -110,7 +110,7 @@ impl Listening<'_> {
             Err(error) if error.kind.is_transient() => {
                 let first = self.client.options.first_pause;
                 self.pause = self.pause.saturating_mul(2).clamp(first, PAUSE_MAX);
-                Ok(Heard::Away(error.away_in_words()))
+                Ok(ServerNews::Away(error.away_in_words()))
             }
             Err(error) => Err(error),
         }
@@ -136,7 +136,7 @@ impl Listening<'_> {
         }
     }
 
-    fn connect(&mut self) -> Result<Heard, ServerError> {
+    fn connect(&mut self) -> Result<ServerNews, ServerError> {
         let after = [("after", self.after.to_string())];
         let ask = self.client.ask(Route::Events, &[self.folder.as_str()], &after);
         let response = self.client.send_once(&ask)?;
@@ -146,11 +146,11 @@ impl Listening<'_> {
         }
         let body: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
         self.stream = Some(BufReader::new(body));
-        Ok(Heard::Nothing)
+        Ok(ServerNews::Nothing)
     }
 
     /// Reads up to the next event or comment. The stream is kept only if that came whole.
-    fn read(&mut self, mut stream: BufReader<Box<dyn Read + Send>>) -> Result<Heard, ServerError> {
+    fn read(&mut self, mut stream: BufReader<Box<dyn Read + Send>>) -> Result<ServerNews, ServerError> {
         let mut data: Option<Vec<u8>> = None;
         for _ in 0..EVENT_LINES_MAX {
             let mut line = Vec::new();
@@ -170,8 +170,8 @@ impl Listening<'_> {
             let _ = line.pop_if(|last| *last == b'\r');
             if line.is_empty() {
                 let heard = match data {
-                    None => Heard::Nothing,
-                    Some(data) => Heard::Batch(self.batch(&data)?),
+                    None => ServerNews::Nothing,
+                    Some(data) => ServerNews::Batch(self.batch(&data)?),
                 };
                 self.stream = Some(stream);
                 return Ok(heard);

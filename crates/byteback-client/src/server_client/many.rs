@@ -32,12 +32,12 @@ impl ServerClient {
         let mut ask = self.ask(Route::Digests, &[folder.as_str()], &[]);
         ask.body = json_body(&bytes);
         ask.timeout = self.options.commit_timeout;
-        let told = self.json::<Digests>(&ask)?.digests;
-        if told.len() != files.len() {
-            let message = format!("{} digests were requested, {} came", files.len(), told.len());
+        let reported = self.json::<Digests>(&ask)?.digests;
+        if reported.len() != files.len() {
+            let message = format!("{} digests were requested, {} came", files.len(), reported.len());
             return Err(ServerError::protocol(&ask.name(), message));
         }
-        Ok(told.into_iter().map(|text| of_hex(&text?)).collect())
+        Ok(reported.into_iter().map(|text| of_hex(&text?)).collect())
     }
 
     /// Short contents at a moment, of at most `BUNDLED_MAX` files; `None` for those that the server

@@ -58,9 +58,9 @@ impl Read for AnswerBody {
         let Some(Patience { clock, timeout }) = &self.patience else {
             return self.inner.read(buffer);
         };
-        let began_ns = clock.monotonic_ns();
+        let started_ns = clock.monotonic_ns();
         let came = self.inner.read(buffer)?;
-        let waited = Duration::from_nanos(clock.monotonic_ns().saturating_sub(began_ns));
+        let waited = Duration::from_nanos(clock.monotonic_ns().saturating_sub(started_ns));
         if came > 0 {
             let bytes = u64::try_from(came).unwrap_or(u64::MAX);
             self.progress.came(bytes, waited, *timeout)?;
@@ -73,7 +73,7 @@ impl Read for AnswerBody {
 #[derive(Debug, Default)]
 struct Progress {
     /// Whether some of it has come.
-    has_begun: bool,
+    has_started: bool,
     /// Bytes since there were last enough.
     bytes: u64,
     waited: Duration,
@@ -82,8 +82,8 @@ struct Progress {
 impl Progress {
     /// Notes that `bytes` came after a wait of `waited`.
     fn came(&mut self, bytes: u64, waited: Duration, patience: Duration) -> io::Result<()> {
-        if !self.has_begun {
-            self.has_begun = bytes > 0;
+        if !self.has_started {
+            self.has_started = bytes > 0;
             self.bytes = bytes;
             return Ok(());
         }

@@ -28,7 +28,7 @@ fn random_wish(random: &mut SplitMix64) -> Wish {
 
 /// A day laid out minute by minute.
 #[test]
-fn what_counts_at_a_minute_is_what_a_table_of_the_day_says() {
+fn throttle_limit_at_each_minute_matches_a_table_of_the_day() {
     let seed = std::env::var("BYTEBACK_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or(1);
     println!("BYTEBACK_SEED={seed}");
@@ -120,7 +120,7 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
 }
 
 #[test]
-fn whenever_the_power_is_cut_one_or_the_other_is_noted() {
+fn throttle_is_the_old_or_the_new_after_a_power_cut() {
     let wishes = [
         Wish::default(),
         Wish {

@@ -79,7 +79,7 @@ fn a_server_that_trickles_does_not_hold_a_client() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_and_what_says_no_is_not() {
+fn client_retries_passing_errors_and_no_refusals() {
     let options = patient();
     for (code, tries) in [
         (Code::Unavailable, u64::from(options.attempts_max)),
@@ -209,14 +209,14 @@ fn bytes_on_the_wire_are_those_that_the_server_counts() {
     let report = rig.backup().unwrap();
     rig.assert_snapshot(byteback_backup::SnapshotSpec::default(), &rig.tree.picture());
     let wire = rig.client.wire_bytes().since(before);
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     loop {
         let (received, sent) = rig.server_bytes();
         let counted = (received - received_before, sent - sent_before);
         if counted == (wire.sent, wire.received) {
             break;
         }
-        assert!(began.elapsed().as_secs() < 60, "{counted:?} of {wire:?}");
+        assert!(started.elapsed().as_secs() < 60, "{counted:?} of {wire:?}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(report.wire.sent > 0 && report.wire.sent < wire.sent);
@@ -312,8 +312,8 @@ fn bundle_that_breaks_off_is_asked_for_again() {
             };
             (200, MEDIA_BUNDLE, sent)
         });
-        let told = server.short_contents(&folder, 1, &[FileId(1), FileId(2)]);
-        assert_eq!(told.unwrap(), contents, "cut at {cut}");
+        let reported = server.short_contents(&folder, 1, &[FileId(1), FileId(2)]);
+        assert_eq!(reported.unwrap(), contents, "cut at {cut}");
         assert_eq!(asked.load(Ordering::SeqCst), 2, "cut at {cut}");
     }
     // A whole answer to another question would be the same the next time.

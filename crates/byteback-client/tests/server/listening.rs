@@ -2,7 +2,7 @@
 //! answers that no honest one gives.
 
 use byteback_api::{Code, Problem};
-use byteback_client::{ClientOptions, Heard, ServerErrorKind};
+use byteback_client::{ClientOptions, ServerErrorKind, ServerNews};
 use byteback_host::random::SplitMix64;
 use byteback_store::StoreLimits;
 use byteback_testkit::clients::patient;
@@ -33,10 +33,10 @@ fn listener_hears_batches_once_in_order_over_cuts_and_restarts() {
             let mut listening = rig.client.listen(&rig.folder, 0);
             while listening.after() < batches {
                 match listening.hear().unwrap() {
-                    Heard::Batch(batch) => heard.push((batch.seq, batch.device)),
-                    Heard::Away(_) => was_away += 1,
-                    Heard::Nothing => {}
-                    Heard::Cancelled => panic!("nobody cancelled"),
+                    ServerNews::Batch(batch) => heard.push((batch.seq, batch.device)),
+                    ServerNews::Away(_) => was_away += 1,
+                    ServerNews::Nothing => {}
+                    ServerNews::Cancelled => panic!("nobody cancelled"),
                 }
             }
         });
@@ -69,7 +69,7 @@ fn listened(answer: impl Fn() -> Answer + Send + Sync + 'static) -> (Vec<u64>, S
     let mut heard = Vec::new();
     loop {
         match listening.hear() {
-            Ok(Heard::Batch(batch)) => heard.push(batch.seq),
+            Ok(ServerNews::Batch(batch)) => heard.push(batch.seq),
             Ok(_) => {}
             Err(error) => return (heard, error.kind, error.to_string()),
         }
@@ -77,7 +77,7 @@ fn listened(answer: impl Fn() -> Answer + Send + Sync + 'static) -> (Vec<u64>, S
 }
 
 #[test]
-fn what_breaks_the_rules_is_refused() {
+fn listening_refuses_events_that_break_the_protocol() {
     let twice = event(5).replace("\n\n", "\ndata: x\n\n");
     for (what, stream, good) in [
         ("leaves one out", event(4) + &event(6), 1),
@@ -155,12 +155,12 @@ fn listener_waits_for_a_server_in_growing_pauses_until_stopped() {
     let folder = "home".parse().unwrap();
     let mut listening = server.listen(&folder, 0);
     for _ in 0..6 {
-        assert!(matches!(listening.hear().unwrap(), Heard::Away(_)));
+        assert!(matches!(listening.hear().unwrap(), ServerNews::Away(_)));
     }
     assert_eq!(asked.load(Ordering::SeqCst), 6);
     // 2 ms doubled again and again.
     assert_eq!(listening.longest_pause(), Duration::from_millis(2 << 5));
     is_cancelled.store(true, Ordering::SeqCst);
-    assert_eq!(listening.hear().unwrap(), Heard::Cancelled);
+    assert_eq!(listening.hear().unwrap(), ServerNews::Cancelled);
     assert_eq!(asked.load(Ordering::SeqCst), 6);
 }

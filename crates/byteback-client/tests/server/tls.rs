@@ -74,7 +74,7 @@ fn a_server_is_known_by_its_certificate_alone() {
 }
 
 #[test]
-fn who_shows_another_certificate_hears_nothing() {
+fn client_sends_nothing_to_a_foreign_certificate() {
     let real = identity();
     let between = serve(Some(identity()));
     let token = between.join_token();

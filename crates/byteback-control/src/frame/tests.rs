@@ -210,7 +210,7 @@ fn sent() -> impl Strategy<Value = Sent> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_however_it_arrives(
+    fn frame_reads_back_in_whatever_pieces_it_arrives(
         frames in prop::collection::vec(sent(), 0..12),
         sizes in prop::collection::vec(1_usize..40, 1..8),
     ) {

@@ -3,7 +3,7 @@ use byteback_delta::ApplyError;
 use super::*;
 
 #[test]
-fn who_was_overtaken_is_told_through_what_wraps_it() {
+fn landing_overtaken_is_recognised_through_wrappers() {
     let overtaken = Overtaken("somebody wrote it".to_owned());
     let wrapped = ApplyError::SetLen {
         len_bytes: 7,
@@ -15,7 +15,7 @@ fn who_was_overtaken_is_told_through_what_wraps_it() {
 }
 
 #[test]
-fn other_errors_are_nobodys_being_faster() {
+fn landing_error_is_overtaken_for_no_other_cause() {
     let full = io::Error::from_raw_os_error(28);
     assert_eq!(overtaken_in(&full), None);
     let wrapped = io::Error::other(ApplyError::SetLen {

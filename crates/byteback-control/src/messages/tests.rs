@@ -289,7 +289,7 @@ proptest! {
             Answer::Path(path),
             Answer::Finished(FinishReport { read_bytes, kept_bytes, cpu_ns }),
             Answer::LeafOffer(LeafOffer { kind: LeafKind::Blake3, source: LeafSource::Btrfs, has_crcs: read_bytes % 2 == 0 }),
-            Answer::LeafSums(LeavesTold { source: LeafSource::Read, read_bytes }),
+            Answer::LeafSums(LeavesSummary { source: LeafSource::Read, read_bytes }),
             Answer::Repaired(RepairReport {
                 server: Some(ServerVersion { seq: read_bytes, len_bytes: kept_bytes, mtime_ns: -1 }),
                 repaired: Repaired::WasSound,

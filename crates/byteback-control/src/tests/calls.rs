@@ -8,7 +8,7 @@ use byteback_oplog::Epoch;
 
 use super::memory_tree::MemoryTree;
 use super::peer::{Served, soon};
-use crate::leaves::{LeafKind, LeafPiece, LeafRequest, LeavesTold};
+use crate::leaves::{LeafKind, LeafPiece, LeafRequest, LeavesSummary};
 use crate::server::Limits;
 use crate::service::{CutId, CutRequest, ErrorKind, Outcome, Piece, Result, ServiceError, TreeService};
 use crate::{ChangesCursor, ChangesPage};
@@ -54,13 +54,13 @@ fn read(tree: &dyn TreeService, cut: CutId, node: u64, ranges: &[(u64, u64)]) ->
 /// of zeros.
 type Leaves = Vec<(u64, Result<Vec<u8>, u64>)>;
 
-fn leaf_sums(tree: &dyn TreeService, cut: CutId, node: u64, with_crcs: bool) -> Result<(Leaves, LeavesTold)> {
+fn leaf_sums(tree: &dyn TreeService, cut: CutId, node: u64, with_crcs: bool) -> Result<(Leaves, LeavesSummary)> {
     let request = LeafRequest {
         kind: LeafKind::Sha256,
         with_crcs,
     };
     let mut leaves = Leaves::new();
-    let told = tree.leaf_sums(cut, NodeId(node), request, &mut |piece| {
+    let reported = tree.leaf_sums(cut, NodeId(node), request, &mut |piece| {
         match piece {
             LeafPiece::Zeros(range) => leaves.push((range.start(), Err(range.len_bytes()))),
             LeafPiece::Sums { offset, entries } => {
@@ -71,7 +71,7 @@ fn leaf_sums(tree: &dyn TreeService, cut: CutId, node: u64, with_crcs: bool) -> 
         }
         Ok(())
     })?;
-    Ok((leaves, told))
+    Ok((leaves, reported))
 }
 
 fn all_pages(tree: &dyn TreeService, cut: CutId) -> Vec<ChangesPage> {
@@ -288,7 +288,7 @@ fn a_big_answer_is_streamed() {
 }
 
 #[test]
-fn who_wants_no_more_is_sent_no_more() {
+fn content_call_stops_when_the_reader_wants_no_more() {
     const LEN: u64 = 100 << 20;
     let served = Served::new();
     served

@@ -103,7 +103,7 @@ fn a_wrong_hello_gets_nothing() {
 }
 
 #[test]
-fn who_says_no_hello_is_not_waited_for() {
+fn server_does_not_wait_for_a_client_without_hello() {
     let served = Served::with(Limits {
         hello_timeout: Duration::from_millis(100),
         ..Limits::DEFAULT
@@ -204,7 +204,7 @@ fn a_service_that_panics_costs_one_connection_and_keeps_no_cut() {
 }
 
 #[test]
-fn more_connections_than_there_may_be_are_closed_and_said_why() {
+fn server_closes_excess_connections_with_the_reason() {
     let served = Served::with(Limits {
         peers_max: 3,
         ..Limits::DEFAULT
@@ -349,15 +349,15 @@ fn a_daemon_that_is_stopped_is_not_waited_for() {
     let socket = folder.path().join("control.sock");
     // The kernel connects on behalf of a process that never accepts.
     let _listener = UnixListener::bind(&socket).unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     let error = Client::connect_with(&socket, Duration::from_millis(100)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Gone);
     assert!(error.message.contains("does not answer"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
-fn no_daemon_no_socket_no_folder() {
+fn client_reports_missing_daemon_socket_and_folder() {
     let folder = tempfile::tempdir().unwrap();
     let dead = folder.path().join("dead.sock");
     drop(UnixListener::bind(&dead).unwrap());

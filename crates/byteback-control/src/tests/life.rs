@@ -25,10 +25,10 @@ fn dropping_a_server_leaves_no_thread_no_socket_and_no_cut() {
     let reading = served.client();
     reading.cut(&request()).unwrap();
     let silent = Peer::connect(&served.socket());
-    let began = Instant::now();
+    let started = Instant::now();
     served.server = None;
     assert!(
-        began.elapsed() < Duration::from_secs(4),
+        started.elapsed() < Duration::from_secs(4),
         "idle connections were waited for"
     );
     assert_eq!(Arc::strong_count(&served.tree), 1, "a thread still holds the service");
@@ -43,7 +43,7 @@ fn dropping_a_server_leaves_no_thread_no_socket_and_no_cut() {
 }
 
 #[test]
-fn what_is_being_answered_at_the_end_is_still_answered() {
+fn server_finishes_running_requests_at_its_end() {
     let mut served = Served::new();
     served.tree.write(WAITING.0, b"slow", vec![Ok(vec![1; 3_000_000])]);
     let client = served.client();
@@ -84,9 +84,9 @@ fn the_end_does_not_wait_for_peers_that_do_not_read() {
     peer.answer();
     peer.send_json(r#"{"read":{"cut":1,"node":2,"ranges":[[0,100000000]]}}"#);
     soon("content is being sent", || served.tree.state().pieces_sent > 0);
-    let began = Instant::now();
+    let started = Instant::now();
     served.server = None;
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(started.elapsed() < Duration::from_secs(10));
     assert_eq!(Arc::strong_count(&served.tree), 1);
     assert_eq!(served.tree.open_cuts(), 0);
 }

@@ -8,7 +8,7 @@ use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind, Xattr};
 use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, TreeId, Usage, WholeReason};
 
-use crate::leaves::{LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold};
+use crate::leaves::{LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary};
 use crate::service::{
     ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, DirEntry, ErrorKind, FinishReport, NamedCut, NodeNames,
     Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
@@ -258,10 +258,10 @@ impl TreeService for MemoryTree {
                 child,
             });
         }
-        let told = told_nodes + told_names + page.nodes.len() + page.names.len();
+        let reported = told_nodes + told_names + page.nodes.len() + page.names.len();
         let last_node = page.nodes.last().map(|change| change.node);
         let last_name = page.names.last().map(|change| (change.parent, change.name.clone()));
-        page.next = (told < 2 * changed.len()).then(|| ChangesCursor {
+        page.next = (reported < 2 * changed.len()).then(|| ChangesCursor {
             node: last_node.or(cursor.node),
             name: last_name.or_else(|| cursor.name.clone()),
         });
@@ -359,7 +359,7 @@ impl TreeService for MemoryTree {
         node: NodeId,
         request: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         let file = {
             let state = self.state();
             let (_, _, files) = state.cuts.get(&cut).ok_or_else(lost)?;
@@ -395,7 +395,7 @@ impl TreeService for MemoryTree {
             }
             read_bytes += offset + 1;
         }
-        Ok(LeavesTold {
+        Ok(LeavesSummary {
             source: LeafSource::Btrfs,
             read_bytes,
         })

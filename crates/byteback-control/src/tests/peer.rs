@@ -123,9 +123,9 @@ pub(super) fn json_frame(json: &str) -> Vec<u8> {
 
 /// Waits for something that another thread does soon.
 pub(super) fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
+    let started = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "in vain: {what}");
+        assert!(started.elapsed() < Duration::from_secs(20), "in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -12,7 +12,7 @@ use byteback_queue::queue::{Event, Save};
 use byteback_queue::{Moved, NameOperation, Victim};
 
 use super::spool::open_for_reading;
-use super::{Kept, Live, SAVING_LOCKS, State};
+use super::{Live, RemovedFile, SAVING_LOCKS, State};
 use crate::service::attributes_to_api;
 
 fn moved(node: KnownNode) -> Moved {
@@ -121,12 +121,12 @@ impl Live {
     }
 
     /// Opens the file that is about to lose its last name.
-    fn hold(&self, removal: &Removal<'_>) -> std::io::Result<Kept> {
+    fn hold(&self, removal: &Removal<'_>) -> std::io::Result<RemovedFile> {
         let fd = removal.dir.open_path_at(removal.name)?;
         if fd.stat()?.identity() != removal.identity {
             return Err(std::io::Error::other("another file now has its name"));
         }
-        Ok(Kept {
+        Ok(RemovedFile {
             fd: Arc::new(open_for_reading(&fd)?),
             identity: removal.identity,
             is_spoiled: false,
@@ -232,12 +232,12 @@ impl Observer for Live {
     fn after_content(&self, node: NodeId, fd: &Inode) {
         let Some(all) = ByteRange::from_start(0) else { return };
         let mut state = self.state.lock();
-        let Some((told_bytes, _)) = state.queue.open_content(node, all) else {
+        let Some((reported_bytes, _)) = state.queue.open_content(node, all) else {
             return;
         };
         // Under the lock: of two changes the one that looks last sees what both have done.
         let Ok(stat) = fd.stat() else { return };
-        if let Some(event) = Event::resized(node, told_bytes, stat.size, None) {
+        if let Some(event) = Event::resized(node, reported_bytes, stat.size, None) {
             let now_ns = self.now_ns();
             state.queue.event(&event, now_ns);
             state.settle();

@@ -147,16 +147,16 @@ impl Gathered {
     }
 
     fn names(&self) -> Vec<NameChange<NodeId>> {
-        let told = self
+        let reported = self
             .names
             .iter()
             .filter(|(_, state)| state.was_there || state.now.is_some());
-        let told = told.map(|(place, state)| NameChange {
+        let reported = reported.map(|(place, state)| NameChange {
             parent: place.parent,
             name: place.name.clone(),
             child: state.now,
         });
-        told.collect()
+        reported.collect()
     }
 }
 
@@ -302,8 +302,8 @@ impl Live {
             let message = format!("cannot write the log: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })?;
-        let told = self.nodes_of(group, &gathered).zip(self.directory_times(&gathered));
-        let Some((nodes, directory_times)) = told else {
+        let reported = self.nodes_of(group, &gathered).zip(self.directory_times(&gathered));
+        let Some((nodes, directory_times)) = reported else {
             if self.state.lock().in_flight(id).is_some() {
                 self.abandon("a file to be sent is no longer where it was");
             }
@@ -386,9 +386,9 @@ impl Live {
     /// directories' attributes. Later changes of a time are sent later; a directory that has no
     /// name any more is left out. `None` if one of them could not be looked at.
     fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_model::NodeId, i128)>> {
-        let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
+        let is_reported = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
         let mut found = Vec::new();
-        for node in gathered.times.iter().filter(|node| !is_told(node)) {
+        for node in gathered.times.iter().filter(|node| !is_reported(node)) {
             if let Some((directory, _)) = self.files.find(*node).ok()? {
                 found.push((*node, directory));
             }
@@ -543,8 +543,8 @@ impl LiveTree for LiveService {
         // From here to the cut no mark is made that would pass over what is to be reported.
         let mut marking = live.marking.lock();
         if !also.is_empty() {
-            let told = live.log.report_again(also);
-            told.map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
+            let reported = live.log.report_again(also);
+            reported.map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
         }
         let mut made = Err(QueueError::NoFold);
         let at_the_cut = || {

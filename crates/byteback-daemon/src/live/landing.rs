@@ -111,7 +111,7 @@ impl Arbiter for Question<'_> {
         self.live.may_land(self.expected, &self.about)
     }
 
-    fn has_landed(&self) {
+    fn mark_landed(&self) {
         let lost = self.about.loses_name;
         // If the log cannot tell, the node counts as gone: that costs a comparison at most.
         let is_gone = |node: &NodeId| self.live.log.places_of(*node).map_or(true, |places| places.is_empty());
@@ -233,8 +233,8 @@ impl LandingTree for LiveService {
         child.map_err(|error| log_failed(&error))
     }
 
-    fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool> {
-        match self.landing.is_taken_otherwise(logged(place)) {
+    fn is_taken_by_another(&self, place: &Place<NodeId>) -> Result<bool> {
+        match self.landing.is_taken_by_another(logged(place)) {
             Ok(is_taken) => Ok(is_taken),
             // Its directory is gone, and with it anything that was in the way.
             Err(LandingError::Overtaken(_)) => Ok(false),
@@ -555,7 +555,7 @@ impl Live {
     /// here after theirs. The server will be told that time, and takes the later of both, too. The
     /// caller holds `Order` exclusively.
     fn later_time(&self, node: NodeId, fd: &Inode, attributes: &Attributes) -> Option<i128> {
-        if attributes.kind != NodeKind::Directory || !self.state.lock().queue.tells_time_of(node) {
+        if attributes.kind != NodeKind::Directory || !self.state.lock().queue.sends_time_of(node) {
             return None;
         }
         let here_ns = fd.stat().ok()?.mtime_ns;
@@ -569,15 +569,15 @@ impl Live {
         if state.queue.is_folded() || !state.queue.has_unsent_content(node) {
             return;
         }
-        let told = byteback_extents::ByteRange::from_start(0).and_then(|all| state.queue.open_content(node, all));
-        let event = match told {
-            Some((told_bytes, _)) => byteback_queue::queue::Event::resized(node, told_bytes, after_bytes, None),
+        let reported = byteback_extents::ByteRange::from_start(0).and_then(|all| state.queue.open_content(node, all));
+        let event = match reported {
+            Some((reported_bytes, _)) => byteback_queue::queue::Event::resized(node, reported_bytes, after_bytes, None),
             None => byteback_queue::queue::Event::resized(node, before_bytes, after_bytes, None),
         };
         let Some(event) = event else { return };
         let now_ns = self.now_ns();
         let position = state.queue.event(&event, now_ns);
-        if told.is_none() {
+        if reported.is_none() {
             state
                 .lens_before
                 .entry(node)

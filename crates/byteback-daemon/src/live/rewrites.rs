@@ -62,7 +62,7 @@ pub(super) struct Rewrite {
 }
 
 /// Bytes that were put aside, but do not count before the change that overwrites them is reported.
-pub(super) struct PutAside<'a> {
+pub(super) struct SavedBytes<'a> {
     key: Position,
     ranges: Vec<ByteRange>,
     /// Keeps other threads from putting bytes of the file aside before these count.
@@ -71,7 +71,7 @@ pub(super) struct PutAside<'a> {
 
 /// A state of the queue that differs if a change of a file was reported meanwhile.
 #[derive(PartialEq, Eq)]
-struct Told {
+struct ReportState {
     open: Option<(Position, u64)>,
     last: Option<Position>,
 }
@@ -94,9 +94,9 @@ impl State {
             .iter()
             .fold(0, |sum: u64, range| sum.saturating_add(range.len_bytes()));
         let (len_bytes, before_bytes) = match self.queue.open_ranges(node) {
-            Some((position, told)) => {
+            Some((position, reported)) => {
                 let rewrite = self.rewrites.get(&position).filter(|rewrite| !rewrite.is_spoiled)?;
-                (rewrite.len_bytes, told.total_len_bytes())
+                (rewrite.len_bytes, reported.total_len_bytes())
             }
             // A small change is ruled out without a look at the file.
             None if changed_bytes.saturating_mul(KEPT_FROM) < len_bytes_min => return None,
@@ -116,8 +116,8 @@ impl State {
         let within = ranges.iter().filter_map(|range| range.intersect(all));
         match self.queue.open_ranges(node) {
             None => (within.collect(), None),
-            Some((position, told)) => {
-                let gaps = within.flat_map(|range| told.gaps_within(range));
+            Some((position, reported)) => {
+                let gaps = within.flat_map(|range| reported.gaps_within(range));
                 (gaps.collect(), self.rewrites.get(&position).map(|rewrite| rewrite.key))
             }
         }
@@ -129,7 +129,7 @@ impl State {
         &mut self,
         node: NodeId,
         (open, len_bytes): (Option<Position>, u64),
-        aside: Option<PutAside<'_>>,
+        aside: Option<SavedBytes<'_>>,
         is_landing: bool,
     ) {
         let Some(position) = self.queue.open_ranges(node).map(|(position, _)| position) else {
@@ -161,10 +161,10 @@ impl State {
         Position(self.last_rewrite)
     }
 
-    fn told_of(&self, node: NodeId) -> Told {
+    fn told_of(&self, node: NodeId) -> ReportState {
         let open = self.queue.open_ranges(node);
-        Told {
-            open: open.map(|(position, told)| (position, told.total_len_bytes())),
+        ReportState {
+            open: open.map(|(position, reported)| (position, reported.total_len_bytes())),
             last: self.queue.contents_of(node).last().copied(),
         }
     }
@@ -384,7 +384,7 @@ impl Live {
         fd: &Inode,
         ranges: &[ByteRange],
         state: MutexGuard<'a, State>,
-    ) -> (MutexGuard<'a, State>, Option<PutAside<'a>>) {
+    ) -> (MutexGuard<'a, State>, Option<SavedBytes<'a>>) {
         let bounds = (self.options.rewritten_bytes_min, self.options.rewritten_bytes_max);
         if state.rewriting(node, fd, ranges, bounds.0, bounds.1).is_none() {
             return (state, None);
@@ -403,7 +403,7 @@ impl Live {
         }
         let (ranges, key) = state.untouched(node, ranges, len_bytes);
         let key = key.unwrap_or_else(|| state.next_rewrite());
-        let told = state.told_of(node);
+        let reported = state.told_of(node);
         drop(state);
         let put = || -> io::Result<()> {
             for range in &ranges {
@@ -419,8 +419,8 @@ impl Live {
         let state = self.state.lock();
         // A thread that reported a change meanwhile may have made it before the bytes were read:
         // then they are not the old ones.
-        let is_old = is_put && state.told_of(node) == told;
-        let aside = PutAside {
+        let is_old = is_put && state.told_of(node) == reported;
+        let aside = SavedBytes {
             key,
             ranges: if is_old { ranges } else { Vec::new() },
             _saving: saving,

@@ -27,7 +27,7 @@ use byteback_checksums::btrfs;
 use byteback_checksums::kept::{KeptChecksums, KeptExtraction};
 use byteback_checksums::source::{Extraction, Kind, Layout, Run, SourceError, Stamp, Tail};
 use byteback_control::{
-    ErrorKind, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
+    ErrorKind, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary,
     Result, ServiceError,
 };
 use byteback_extents::ByteRange;
@@ -159,7 +159,7 @@ impl Service {
         node: NodeId,
         request: LeafRequest,
         sink: Sink<'_>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         let picture = open.picture()?;
         let file = File {
             service: self,
@@ -201,11 +201,11 @@ fn backing(tree: &TrackedTree, node: NodeId) -> Option<OwnedFd> {
 }
 
 impl File<'_> {
-    fn tell(&self, sink: Sink<'_>) -> Result<LeavesTold> {
+    fn tell(&self, sink: Sink<'_>) -> Result<LeavesSummary> {
         let mut read_bytes = 0;
         for _ in 0..ATTEMPTS {
             match self.tell_known(&mut read_bytes, sink) {
-                Ok(source) => return Ok(LeavesTold { source, read_bytes }),
+                Ok(source) => return Ok(LeavesSummary { source, read_bytes }),
                 Err(Stop::Changed) => {}
                 Err(Stop::NotHere) => break,
                 Err(Stop::Failed(error)) => return Err(error),
@@ -213,10 +213,10 @@ impl File<'_> {
         }
         let frozen = self.frozen()?;
         if let Some(all) = ByteRange::new(0, self.len_bytes) {
-            self.tell_read(&frozen, all, &mut read_bytes, sink)?;
+            self.send_read_leaves(&frozen, all, &mut read_bytes, sink)?;
         }
         let source = LeafSource::Read;
-        Ok(LeavesTold { source, read_bytes })
+        Ok(LeavesSummary { source, read_bytes })
     }
 
     fn failed(&self, error: &PictureError) -> ServiceError {
@@ -317,7 +317,8 @@ impl File<'_> {
                 None => None,
             };
             if let Some(range) = unknown.take() {
-                self.tell_read(&frozen, range, read_bytes, sink).map_err(Stop::Failed)?;
+                self.send_read_leaves(&frozen, range, read_bytes, sink)
+                    .map_err(Stop::Failed)?;
             }
             let Some((range, is_summed)) = known else { break };
             follow(&mut position, range)?;
@@ -341,7 +342,13 @@ impl File<'_> {
     }
 
     /// Reads a range of the cut that begins with a leaf, and passes on its checksums.
-    fn tell_read(&self, frozen: &FrozenFile, range: ByteRange, read_bytes: &mut u64, sink: Sink<'_>) -> Result<()> {
+    fn send_read_leaves(
+        &self,
+        frozen: &FrozenFile,
+        range: ByteRange,
+        read_bytes: &mut u64,
+        sink: Sink<'_>,
+    ) -> Result<()> {
         let mut leaves = LeafMaker::new(self.request, range.start(), sink);
         let mut stopped = None;
         let mut position = range.start();

@@ -206,7 +206,7 @@ impl OpenCut {
 
     /// Remembers the fences of unprotected files before they are read. `before_ns`: the time when
     /// the look began. `is_synced`: their content was made durable after the look.
-    pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, before_ns: i64, is_synced: bool) {
+    pub(super) fn record_seen(&self, files: Vec<(NodeId, Fence)>, before_ns: i64, is_synced: bool) {
         let proves = |fence: &Fence| is_synced && fence.proves_at(before_ns);
         let files = files.into_iter().map(|(node, fence)| (node, (fence, proves(&fence))));
         self.seen.lock().extend(files);

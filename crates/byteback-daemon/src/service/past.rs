@@ -178,8 +178,8 @@ pub(super) fn history(tree: &TrackedTree, path: &ByteString) -> Result<FileHisto
         since_ns = if is_moved { i64::MIN } else { event.at_ns };
     }
     if let Some(node) = node {
-        let younger = |moment: &&Moment| moment.at_ns > since_ns;
-        moments.extend(undo.moments(node).iter().filter(younger).filter_map(of_content));
+        let newer = |moment: &&Moment| moment.at_ns > since_ns;
+        moments.extend(undo.moments(node).iter().filter(newer).filter_map(of_content));
     }
     moments.sort_by_key(|moment: &PastMoment| moment.at_ns);
     moments.dedup();

@@ -12,7 +12,7 @@ use byteback_mount::CacheMode;
 
 use crate::fixture::Fixture;
 use crate::other_mount::OtherMount;
-use crate::saved::{Begun, Saved};
+use crate::saved::{OpenBackup, Saved};
 
 fn content(saved: &Saved, path: &str) -> Vec<u8> {
     saved.tree()[std::path::Path::new(path)].1.clone()
@@ -40,7 +40,7 @@ fn cut_saves_a_file_removed_and_then_written_as_it_was() {
         .open(fixture.tree().join("log"))
         .unwrap();
     let client = fixture.client();
-    let begun = Begun::cut(&client, "backup");
+    let begun = OpenBackup::cut(&client, "backup");
     fs::remove_file(fixture.tree().join("log")).unwrap();
     file.write_all_at(&[9; 1000], 5000).unwrap();
     let mut saved = Saved::default();
@@ -54,17 +54,17 @@ fn a_mark_moves_only_over_the_cut_that_was_saved() {
     fixture.mount();
     let mut saved = Saved::default();
     fs::write(fixture.tree().join("file"), vec![1; 1000]).unwrap();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     fs::write(fixture.tree().join("file"), vec![2; 1000]).unwrap();
     let (one, other) = (fixture.client(), fixture.client());
-    let first = Begun::cut(&one, "backup");
+    let first = OpenBackup::cut(&one, "backup");
     fs::write(fixture.tree().join("file"), vec![3; 1000]).unwrap();
-    let second = Begun::cut(&other, "backup");
+    let second = OpenBackup::cut(&other, "backup");
     first.save(&one, &mut saved);
     // The second backup dies.
     drop((second, other));
     std::thread::sleep(Duration::from_millis(100));
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     assert!(
         content(&saved, "file") == vec![3; 1000],
         "a change between the two cuts is lost"
@@ -109,7 +109,7 @@ fn a_change_from_behind_is_not_hidden_by_one_through_the_mount() {
     let old = fs::File::options().write(true).open(&path).unwrap();
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     fixture.umount();
     fixture.mount();
     old.write_all_at(&[2; 10], 50_000).unwrap();
@@ -119,10 +119,10 @@ fn a_change_from_behind_is_not_hidden_by_one_through_the_mount() {
         .unwrap()
         .write_all_at(&[3; 10], 0)
         .unwrap();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     fixture.umount();
     fixture.mount();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     assert!(content(&saved, "file")[50_000] == 2, "lost for good");
 }
 
@@ -150,14 +150,14 @@ fn a_store_after_an_unmounted_folder_was_read_is_found() {
     std::thread::sleep(Duration::from_millis(60));
     let mut saved = Saved::default();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     assert_eq!(content(&saved, "mapped")[0], 2);
     // SAFETY: within the mapping.
     unsafe { map.write_volatile(3) };
     std::thread::sleep(Duration::from_millis(60));
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     assert_eq!(
         content(&saved, "mapped")[0],
         3,
@@ -220,7 +220,7 @@ fn overlay_files_of_a_lower_layer_keep_identity_when_changed() {
     let _overlay = OtherMount::new(&["-t", "overlay", "overlay", "-o", &options], &fixture.tree());
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     fs::File::options()
         .write(true)
         .open(fixture.tree().join("file"))
@@ -234,7 +234,7 @@ fn overlay_files_of_a_lower_layer_keep_identity_when_changed() {
     )
     .unwrap();
     fs::rename(fixture.tree().join("moved"), fixture.tree().join("dir/moved")).unwrap();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     assert_eq!(content(&saved, "file")[5], 2);
     assert_eq!(content(&saved, "dir/new"), b"new");
     assert_eq!(saved.tree()[std::path::Path::new("dir/inner")].0.mode, 0o600);
@@ -299,7 +299,7 @@ fn a_picture_without_room_is_given_up_and_frees_what_it_held() {
     fs::write(fixture.tree().join("large"), vec![1; 64 << 20]).unwrap();
     fs::write(fixture.tree().join("removed"), vec![1; 1 << 20]).unwrap();
     let client = fixture.client();
-    let begun = Begun::cut(&client, "backup");
+    let begun = OpenBackup::cut(&client, "backup");
     fs::remove_file(fixture.tree().join("removed")).unwrap();
     let large = fs::File::options()
         .write(true)
@@ -318,7 +318,7 @@ fn a_picture_without_room_is_given_up_and_frees_what_it_held() {
     assert_eq!(error.kind, byteback_control::ErrorKind::PictureLost);
     begun.abandon(&client);
     let mut saved = Saved::default();
-    Begun::cut(&client, "backup").save(&client, &mut saved);
+    OpenBackup::cut(&client, "backup").save(&client, &mut saved);
     assert!(content(&saved, "large") == vec![2; 64 << 20]);
     drop(large);
     fixture.umount();
@@ -376,7 +376,7 @@ fn full_disk_allows_removing_and_overwriting_and_misses_nothing() {
     fs::write(tree.join("large"), vec![1; 1 << 20]).unwrap();
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     let junk = fs::File::create(disk.join("junk")).unwrap();
     let mut at = 0;
     while let Ok(more) = junk.write_at(&[0; 4096], at) {
@@ -397,7 +397,7 @@ fn full_disk_allows_removing_and_overwriting_and_misses_nothing() {
     // Not by removing it: a process that another test is starting may have it open for a moment,
     // too.
     junk.set_len(0).unwrap();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     for number in 0..200 {
         let name = format!("old {number}");
         assert!(content(&saved, &name) == fs::read(tree.join(&name)).unwrap(), "{name}");
@@ -414,7 +414,7 @@ fn log_answers_a_forgotten_time_with_everything_and_says_so() {
     let mut saved = Saved::default();
     for value in 1..4 {
         fs::write(fixture.tree().join("file"), vec![value; 1000]).unwrap();
-        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     }
     let request = CutRequest {
         look_only: true,
@@ -425,19 +425,19 @@ fn log_answers_a_forgotten_time_with_everything_and_says_so() {
 }
 
 #[test]
-fn what_is_hidden_below_another_mount_stays_saved() {
+fn backup_keeps_what_another_mount_hides() {
     let fixture = Fixture::new(CacheMode::Exact);
     let sub = fixture.tree().join("sub");
     fs::create_dir(&sub).unwrap();
     fs::write(sub.join("file"), vec![1; 1000]).unwrap();
     let mut saved = Saved::default();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     let other = OtherMount::new(&["-t", "tmpfs", "tmpfs"], &sub);
     fs::write(sub.join("of the other"), b"").unwrap();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     drop(other);
     let names: Vec<String> = saved.tree().keys().map(|path| path.display().to_string()).collect();
@@ -474,20 +474,20 @@ fn change_in_the_same_second_is_found_where_times_are_seconds() {
     std::thread::sleep(Duration::from_millis(60));
     let mut saved = Saved::default();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     // On a slow machine it is the next second by now, and this shows nothing.
     fs::write(&path, vec![2; 1000]).unwrap();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     assert!(content(&saved, "file") == vec![2; 1000], "a change of the same second");
     // In the end the file is known.
     std::thread::sleep(Duration::from_millis(2200));
     for asked in [1000, 0] {
         let service = fixture.unmounted();
-        Begun::cut(&service, "backup").save(&service, &mut saved);
-        assert_eq!(saved.asked_bytes, asked);
+        OpenBackup::cut(&service, "backup").save(&service, &mut saved);
+        assert_eq!(saved.requested_bytes, asked);
     }
 }
 
@@ -500,7 +500,7 @@ fn cut_holds_a_partly_changed_block_whole_and_reads_no_other() {
     fs::write(&path, vec![1; 100_000]).unwrap();
     fixture.mount();
     let client = fixture.client();
-    Begun::cut(&client, "backup").save(&client, &mut Saved::default());
+    OpenBackup::cut(&client, "backup").save(&client, &mut Saved::default());
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(&[2; 100], 9000).unwrap();
     let request = CutRequest::of("backup");
@@ -536,7 +536,7 @@ fn cut_holds_whole_changed_files_for_readers_who_ask() {
     }
     fixture.mount();
     let client = fixture.client();
-    Begun::cut(&client, "backup").save(&client, &mut Saved::default());
+    OpenBackup::cut(&client, "backup").save(&client, &mut Saved::default());
     let open = |name| fs::File::options().write(true).open(fixture.tree().join(name)).unwrap();
     let (changed, other) = (open("changed"), open("other"));
     changed.write_all_at(&[2; 100], 9000).unwrap();

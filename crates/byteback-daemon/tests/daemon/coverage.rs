@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 
 use crate::fixture::{Fixture, little_undo, set_mode};
 use crate::operations::{Random, Seen, Side, compare, generate, look, seed};
-use crate::saved::{Begun, Saved};
+use crate::saved::{OpenBackup, Saved};
 
 /// Compares the saved tree with the one that was seen at the cut.
 pub(crate) fn assert_saved(
@@ -90,7 +90,7 @@ pub(crate) fn assert_saved(
 struct Consumer {
     name: &'static str,
     saved: Saved,
-    begun: Option<(Begun, BTreeMap<PathBuf, Seen>, Client)>,
+    begun: Option<(OpenBackup, BTreeMap<PathBuf, Seen>, Client)>,
 }
 
 /// The special conditions of a run.
@@ -156,7 +156,7 @@ fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration, is_summed: bo
                 // cut.
                 let seen = look(&fixture.tree());
                 // The cut lives as long as its connection.
-                consumer.begun = Some((Begun::cut(&client, consumer.name), seen, client));
+                consumer.begun = Some((OpenBackup::cut(&client, consumer.name), seen, client));
             }
             2 => {
                 // A start in good order must find that nothing changed: everything it reports was
@@ -242,27 +242,27 @@ fn without_an_alarm(mode: CacheMode, life: Life) {
 }
 
 #[test]
-fn there_is_no_false_alarm_exact() {
+fn coverage_raises_no_false_alarm_exact() {
     without_an_alarm(CacheMode::Exact, Life::Usual);
 }
 
 #[test]
-fn there_is_no_false_alarm_fast() {
+fn coverage_raises_no_false_alarm_fast() {
     without_an_alarm(CacheMode::Fast, Life::Restless);
 }
 
 #[test]
-fn there_is_no_false_alarm_with_a_daemon_that_is_killed() {
+fn coverage_raises_no_false_alarm_if_daemon_is_killed() {
     without_an_alarm(CacheMode::Exact, Life::Mortal);
 }
 
 #[test]
-fn what_is_saved_equals_the_tree_at_the_cut_exact() {
+fn backup_equals_the_tree_at_the_cut_exact() {
     in_a_thread(CacheMode::Exact, Life::Usual);
 }
 
 #[test]
-fn what_is_saved_equals_the_tree_at_the_cut_fast() {
+fn backup_equals_the_tree_at_the_cut_fast() {
     in_a_thread(CacheMode::Fast, Life::Usual);
 }
 
@@ -295,9 +295,9 @@ fn a_change_that_passes_the_mount_by_is_noticed() {
         .unwrap();
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);
     std::os::unix::fs::FileExt::write_all_at(&bypass, &[2; 10], 100).unwrap();
-    Begun::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);
     let (_, bytes, _) = &saved.tree()[Path::new("file")];
     assert_eq!(
         bytes[100], 1,
@@ -307,7 +307,7 @@ fn a_change_that_passes_the_mount_by_is_noticed() {
     // be closed.
     fixture.umount();
     fixture.mount();
-    Begun::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);
     let (_, bytes, _) = &saved.tree()[Path::new("file")];
     assert_eq!(bytes[100..110], [2; 10], "missed for good");
 }

@@ -86,7 +86,7 @@ fn a_program_that_never_ends_its_cuts_is_refused_at_last() {
 /// The log is on the same disk: the backup may have to begin anew, but no program is refused for
 /// it.
 #[test]
-fn what_a_backup_keeps_leaves_room_for_the_log() {
+fn backup_keeps_room_free_for_the_log() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let state = fixture.folder().path().parent().unwrap().to_owned();
     fs::create_dir_all(&state).unwrap();

@@ -238,7 +238,7 @@ fn the_folder_is_hidden_and_cuts_are_made_and_ended_in_it() {
 }
 
 #[test]
-fn nothing_below_can_be_changed_or_moved() {
+fn cut_directories_can_be_neither_changed_nor_moved() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     let tree = fixture.tree();

@@ -501,7 +501,7 @@ fn guests_leave_frozen_files_to_the_owner_of_the_mount() {
 }
 
 #[test]
-fn what_is_kept_for_a_guest_leaves_a_quarter_of_the_disk_free() {
+fn deltas_kept_for_a_guest_leave_a_quarter_of_the_disk() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let state = fixture.folder().path().parent().unwrap().parent().unwrap().to_owned();
     fs::create_dir_all(&state).unwrap();

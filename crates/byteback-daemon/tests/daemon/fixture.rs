@@ -116,7 +116,7 @@ pub(crate) fn serve_as_daemon() {
             tree: daemon.service(),
             landing: daemon.landing().unwrap(),
         };
-        crate::live::answer_from_afar(served, &directory);
+        crate::live::relay_groups(served, &directory);
     }
     std::fs::write(directory.join("ready"), b"").unwrap();
     daemon.run().unwrap();

@@ -307,11 +307,11 @@ fn rot_below_the_mount_is_found_anywhere_and_not_sent() {
                 "{note}: {sent}"
             );
             assert!(sent.contains(&format!("bytes {} to", block * BLOCK)), "{note}: {sent}");
-            let told = damaged(&fixture);
-            assert_eq!(told.len(), 1, "{note}");
-            assert_eq!(told[0].path, Some(name.as_str().into()), "{note}");
-            assert_eq!(told[0].ranges, [(block * BLOCK, BLOCK)], "{note}");
-            assert!(!told[0].after_crash, "{note}");
+            let reported = damaged(&fixture);
+            assert_eq!(reported.len(), 1, "{note}");
+            assert_eq!(reported[0].path, Some(name.as_str().into()), "{note}");
+            assert_eq!(reported[0].ranges, [(block * BLOCK, BLOCK)], "{note}");
+            assert!(!reported[0].after_crash, "{note}");
             // Programs do not get this block, and get the rest.
             let file = File::options().read(true).write(true).open(&path).unwrap();
             forget_pages(&file);
@@ -515,7 +515,7 @@ fn rot_before_continuous_sync_reads_is_not_sent_but_the_rest_is() {
 /// Bytes that are put aside before they are overwritten are compared as well: the old bytes of a
 /// file that is being sent.
 #[test]
-fn what_rotted_is_not_put_aside_to_be_sent_later() {
+fn spool_does_not_take_rotten_blocks() {
     let disk = Disk::new();
     let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
     let below = below(&fixture);
@@ -572,9 +572,9 @@ fn the_scrub_finds_what_rots_and_that_it_was_put_right_below() {
     for at in [0, (1 << 20) + 5, (3 << 20) - 1] {
         disk.flip(&below, "two", at);
         until("the scrub finds it", || !damaged(&fixture).is_empty());
-        let told = damaged(&fixture);
-        assert_eq!(told[0].path, Some("two".into()));
-        assert_eq!(told[0].ranges, [(at / BLOCK * BLOCK, BLOCK)]);
+        let reported = damaged(&fixture);
+        assert_eq!(reported[0].path, Some("two".into()));
+        assert_eq!(reported[0].ranges, [(at / BLOCK * BLOCK, BLOCK)]);
         disk.flip(&below, "two", at);
         until("the scrub sees that it is right again", || damaged(&fixture).is_empty());
     }
@@ -582,7 +582,7 @@ fn the_scrub_finds_what_rots_and_that_it_was_put_right_below() {
 }
 
 #[test]
-fn what_is_written_anew_while_the_scrub_looks_at_it_is_no_alarm() {
+fn scrub_raises_no_alarm_for_files_rewritten_meanwhile() {
     let disk = Disk::new();
     let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
     let below = below(&fixture);
@@ -610,7 +610,7 @@ fn what_is_written_anew_while_the_scrub_looks_at_it_is_no_alarm() {
 }
 
 #[test]
-fn what_is_written_past_the_mount_is_no_alarm() {
+fn integrity_raises_no_alarm_for_writes_past_the_mount() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let below = below(&fixture);
     fixture.checksums = Some(watchful());

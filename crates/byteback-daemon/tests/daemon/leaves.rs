@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use byteback_checksums::source::{Kind, Layout, Tail};
 use byteback_control::{
-    CutId, CutRequest, ErrorKind, LeafKind, LeafPiece, LeafRequest, LeafSource, LeavesTold, Outcome, Piece, Result,
+    CutId, CutRequest, ErrorKind, LeafKind, LeafPiece, LeafRequest, LeafSource, LeavesSummary, Outcome, Piece, Result,
     TreeService,
 };
 use byteback_host::random::SplitMix64;
@@ -56,9 +56,9 @@ fn leaf_sums(
     node: NodeId,
     request: LeafRequest,
     len: usize,
-) -> Result<(Vec<u8>, LeavesTold)> {
+) -> Result<(Vec<u8>, LeavesSummary)> {
     let (mut entries, mut position) = (Vec::new(), 0);
-    let told = tree.leaf_sums(cut, node, request, &mut |piece| {
+    let reported = tree.leaf_sums(cut, node, request, &mut |piece| {
         let start = match piece {
             LeafPiece::Sums { offset, .. } => offset,
             LeafPiece::Zeros(range) => range.start(),
@@ -81,7 +81,7 @@ fn leaf_sums(
         Ok(())
     })?;
     assert_eq!(position.min(len as u64), len as u64, "not to the end");
-    Ok((entries, told))
+    Ok((entries, reported))
 }
 
 fn everything(tree: &dyn TreeService) -> CutId {
@@ -101,7 +101,7 @@ fn random_bytes(random: &mut SplitMix64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_summed_once_is_not_read_again_until_it_changes() {
+fn leaves_are_read_once_until_the_file_changes() {
     let mut random = SplitMix64::new(1);
     let mut fixture = Fixture::new(CacheMode::Exact);
     let mut content = random_bytes(&mut random, 3_000_001);
@@ -124,8 +124,8 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
         for kind in [LeafKind::Sha256, LeafKind::Blake2b256, LeafKind::Blake3] {
             for with_crcs in [false, true] {
                 let request = request(kind, with_crcs);
-                let (told, how) = leaf_sums(&client, cut, node, request, content.len()).unwrap();
-                assert!(told == expected(content, request), "{name} {request:?}");
+                let (reported, how) = leaf_sums(&client, cut, node, request, content.len()).unwrap();
+                assert!(reported == expected(content, request), "{name} {request:?}");
                 assert_eq!(how.source, LeafSource::Read);
             }
         }
@@ -140,8 +140,8 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
     assert_eq!(client.leaf_offer(cut, NodeId(12345)).unwrap_err().kind, ErrorKind::Node);
 
     std::thread::sleep(QUIET);
-    let (told, how) = leaf_sums(&client, cut, node, crcs, content.len()).unwrap();
-    assert!(told == expected(&content, crcs));
+    let (reported, how) = leaf_sums(&client, cut, node, crcs, content.len()).unwrap();
+    assert!(reported == expected(&content, crcs));
     // Read once more, and kept.
     assert_eq!((how.source, how.read_bytes), (LeafSource::Read, content.len() as u64));
     let offer = client.leaf_offer(cut, node).unwrap();
@@ -151,8 +151,8 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
     );
     for with_crcs in [true, false] {
         let request = request(LeafKind::Blake3, with_crcs);
-        let (told, how) = leaf_sums(&client, cut, node, request, content.len()).unwrap();
-        assert!(told == expected(&content, request));
+        let (reported, how) = leaf_sums(&client, cut, node, request, content.len()).unwrap();
+        assert!(reported == expected(&content, request));
         assert_eq!((how.source, how.read_bytes), (LeafSource::Kept, 0));
     }
     let read_bytes = client.finish(cut, &Outcome::Abandoned).unwrap().read_bytes;
@@ -165,9 +165,9 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
     assert_eq!((how.source, how.read_bytes), (LeafSource::Kept, 0));
     file.write_all_at(b"changed", 2_000_000).unwrap();
     assert_eq!(client.leaf_offer(cut, node).unwrap().source, LeafSource::Read);
-    let (told, how) = leaf_sums(&client, cut, node, crcs, content.len()).unwrap();
+    let (reported, how) = leaf_sums(&client, cut, node, crcs, content.len()).unwrap();
     assert!(
-        told == expected(&content, crcs),
+        reported == expected(&content, crcs),
         "what was written after the cut was summed"
     );
     assert_eq!(how.source, LeafSource::Read);
@@ -179,7 +179,7 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
 }
 
 #[test]
-fn what_is_peeked_at_can_be_read_again_and_is_still_of_the_cut() {
+fn leaves_can_be_read_twice_and_are_still_of_the_cut() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     fs::write(fixture.tree().join("file"), vec![1; 300_000]).unwrap();
@@ -237,7 +237,7 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
         std::thread::sleep(QUIET);
     }
     let client = fixture.client();
-    let (mut told_known, mut told_read) = (0, 0);
+    let (mut leaves_known, mut leaves_read) = (0, 0);
     for round in 0..2 {
         let cut = everything(&client);
         for (name, file, content) in &mut files {
@@ -256,7 +256,7 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
                 // Bytes that the kernel has collected are not in the backing file yet.
                 file.sync_data().unwrap();
             }
-            let (told, how) = std::thread::scope(|scope| {
+            let (reported, how) = std::thread::scope(|scope| {
                 scope.spawn(|| {
                     std::thread::sleep(Duration::from_micros(delay_us));
                     if !is_before {
@@ -266,13 +266,13 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
                 leaf_sums(&client, cut, node, asked, content.len()).unwrap()
             });
             assert!(
-                told == expected(content, asked),
+                reported == expected(content, asked),
                 "seed {seed}: {name} in round {round}: what was told from {:?} is not of the cut",
                 how.source
             );
             match how.source {
-                LeafSource::Read => told_read += 1,
-                LeafSource::Btrfs | LeafSource::Kept => told_known += 1,
+                LeafSource::Read => leaves_read += 1,
+                LeafSource::Btrfs | LeafSource::Kept => leaves_known += 1,
             }
             content.clear();
             content.extend(fs::read(fixture.tree().join(&name)).unwrap());
@@ -281,18 +281,18 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
     }
     drop(files);
     fixture.umount();
-    (told_known, told_read)
+    (leaves_known, leaves_read)
 }
 
 #[test]
-fn what_is_kept_and_told_while_somebody_writes_is_of_the_cut() {
+fn leaves_from_kept_sums_are_of_the_cut_during_writes() {
     for seed in 1..3 {
         told_while_somebody_writes(Path::new("/var/tmp"), LeafKind::Blake3, seed, true);
     }
 }
 
 #[test]
-fn what_btrfs_tells_while_somebody_writes_is_of_the_cut() {
+fn leaves_from_btrfs_are_of_the_cut_during_writes() {
     for (checksum, kind) in [
         ("sha256", LeafKind::Sha256),
         ("blake2", LeafKind::Blake2b256),
@@ -301,10 +301,10 @@ fn what_btrfs_tells_while_somebody_writes_is_of_the_cut() {
         let Some(disk) = Disk::new(checksum, 256, "") else {
             return;
         };
-        let (told_known, told_read) = told_while_somebody_writes(&disk.path(), kind, 7, false);
-        println!("{checksum}: {told_known} from the disk, {told_read} read");
-        assert!(told_read > 5, "nothing came in between");
-        assert_eq!(told_known > 5, checksum != "crc32c");
+        let (leaves_known, leaves_read) = told_while_somebody_writes(&disk.path(), kind, 7, false);
+        println!("{checksum}: {leaves_known} from the disk, {leaves_read} read");
+        assert!(leaves_read > 5, "nothing came in between");
+        assert_eq!(leaves_known > 5, checksum != "crc32c");
     }
 }
 
@@ -332,8 +332,8 @@ fn a_file_on_btrfs_is_not_read_where_it_has_strong_checksums() {
             (offer.source, offer.kind, offer.has_crcs),
             (LeafSource::Btrfs, LeafKind::Sha256, false)
         );
-        let (told, how) = leaf_sums(tree, cut, node, asked, content.len()).unwrap();
-        assert!(told == expected(&content, asked));
+        let (reported, how) = leaf_sums(tree, cut, node, asked, content.len()).unwrap();
+        assert!(reported == expected(&content, asked));
         assert_eq!(how.source, LeafSource::Btrfs);
         // The last block, which is not full.
         assert!(how.read_bytes <= read_bytes_max, "{how:?}");
@@ -363,8 +363,8 @@ fn an_unmounted_file_that_changes_after_the_look_is_not_told() {
     let node = node_of(&tree, cut, "file");
     tree.attributes(cut, &[node]).unwrap()[0].clone().unwrap();
     let asked = request(LeafKind::Blake3, true);
-    let (told, _) = leaf_sums(&tree, cut, node, asked, 2_000_000).unwrap();
-    assert!(told == expected(&vec![1; 2_000_000], asked));
+    let (reported, _) = leaf_sums(&tree, cut, node, asked, 2_000_000).unwrap();
+    assert!(reported == expected(&vec![1; 2_000_000], asked));
     std::thread::sleep(Duration::from_millis(20));
     fs::File::options()
         .write(true)

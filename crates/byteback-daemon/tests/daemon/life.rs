@@ -11,7 +11,7 @@ use byteback_oplog::LedgerEvent;
 
 use crate::fixture::Fixture;
 use crate::operations::look;
-use crate::saved::{Begun, Saved};
+use crate::saved::{OpenBackup, Saved};
 
 fn content(saved: &Saved, path: &str) -> Vec<u8> {
     saved.tree()[std::path::Path::new(path)].1.clone()
@@ -29,7 +29,7 @@ fn a_folder_that_was_never_mounted_is_saved_by_the_same_way() {
     std::thread::sleep(std::time::Duration::from_millis(60));
     let mut saved = Saved::default();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     assert_eq!(content(&saved, "two"), vec![1; 5000]);
     assert_eq!(saved.whole_files, 2);
@@ -43,28 +43,28 @@ fn a_folder_that_was_never_mounted_is_saved_by_the_same_way() {
     fs::rename(tree.join("three"), tree.join("sub/four")).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(60));
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     assert_eq!(content(&saved, "sub/one")[100..110], [9; 10]);
     let names: Vec<String> = saved.tree().keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["", "sub", "sub/four", "sub/one", "two"]);
 
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     assert_eq!(
-        (saved.whole_files, saved.asked_bytes),
+        (saved.whole_files, saved.requested_bytes),
         (0, 0),
         "nothing was changed, so nothing is read"
     );
 }
 
 #[test]
-fn what_is_changed_in_place_is_read_and_nothing_else() {
+fn backup_reads_only_what_changed_in_place() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fs::write(fixture.tree().join("image"), vec![7; 8 << 20]).unwrap();
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     let file = fs::File::options()
         .write(true)
         .open(fixture.tree().join("image"))
@@ -73,15 +73,15 @@ fn what_is_changed_in_place_is_read_and_nothing_else() {
         file.write_all_at(&[3; 1000], piece * 100_000 + 7).unwrap();
     }
     drop(file);
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-    assert_eq!(saved.asked_bytes, 64_000);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert_eq!(saved.requested_bytes, 64_000);
     assert_eq!(
         content(&saved, "image"),
         fs::read(fixture.tree().join("image")).unwrap()
     );
     fs::rename(fixture.tree().join("image"), fixture.tree().join("renamed")).unwrap();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-    assert_eq!(saved.asked_bytes, 0, "a rename costs nothing");
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    assert_eq!(saved.requested_bytes, 0, "a rename costs nothing");
 }
 
 /// Of pages that the kernel passes on, only the bytes that are new count.
@@ -92,7 +92,7 @@ fn collected_writes_and_stores_are_narrowed_to_what_they_change() {
         fs::write(fixture.tree().join("image"), vec![7; 8 << 20]).unwrap();
         fixture.mount();
         let mut saved = Saved::default();
-        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
         let file = fs::File::options()
             .read(true)
             .write(true)
@@ -118,8 +118,8 @@ fn collected_writes_and_stores_are_narrowed_to_what_they_change() {
             // SAFETY: within the mapping.
             unsafe { map.add(piece * 100_000 + 50_000).write_volatile(4) };
         }
-        Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
-        assert_eq!(saved.asked_bytes, 64 * 11, "{mode:?}");
+        OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+        assert_eq!(saved.requested_bytes, 64 * 11, "{mode:?}");
         let now = fs::read(fixture.tree().join("image")).unwrap();
         assert_eq!((now[7], now[50_000]), (3, 4));
         assert!(content(&saved, "image") == now, "{mode:?}");
@@ -136,7 +136,7 @@ fn changes_while_not_mounted_are_found_and_noted() {
     std::thread::sleep(std::time::Duration::from_millis(60));
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     fixture.umount();
     // Same size, and the time of change put back: only the change time of the inode tells.
     let before = fs::metadata(fixture.tree().join("changed")).unwrap();
@@ -152,7 +152,7 @@ fn changes_while_not_mounted_are_found_and_noted() {
     );
     drop(file);
     fixture.mount();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     assert_eq!(saved.whole_files, 1);
     assert_eq!(content(&saved, "changed"), vec![2; 100]);
     let ledger = fixture.client().status().unwrap().ledger;
@@ -173,12 +173,12 @@ fn an_abandoned_cut_is_covered_by_the_next() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     let mut saved = Saved::default();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     fs::write(fixture.tree().join("first"), vec![1; 1000]).unwrap();
     let client = fixture.client();
-    Begun::cut(&client, "backup").abandon(&client);
+    OpenBackup::cut(&client, "backup").abandon(&client);
     fs::write(fixture.tree().join("second"), vec![2; 1000]).unwrap();
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     let seen: Vec<_> = look(&fixture.tree()).into_keys().collect();
     assert_eq!(saved.tree().into_keys().collect::<Vec<_>>(), seen);
     assert_eq!(content(&saved, "first"), vec![1; 1000]);
@@ -196,7 +196,7 @@ fn the_old_bytes_of_what_was_not_read_yet_are_kept() {
     fs::write(at("replaced"), vec![5; 3000]).unwrap();
     let seen = look(&fixture.tree());
     let client = fixture.client();
-    let begun = Begun::cut(&client, "backup");
+    let begun = OpenBackup::cut(&client, "backup");
     fs::File::options()
         .write(true)
         .open(at("overwritten"))
@@ -223,14 +223,14 @@ fn the_old_bytes_of_what_was_not_read_yet_are_kept() {
 }
 
 #[test]
-fn what_happens_between_the_scan_and_the_mount_is_saved() {
+fn backup_has_changes_between_the_scan_and_the_mount() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fs::write(fixture.tree().join("replaced"), vec![1; 1000]).unwrap();
     fs::write(fixture.tree().join("written"), vec![1; 1000]).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(60));
     let mut saved = Saved::default();
     let service = fixture.unmounted();
-    Begun::cut(&service, "backup").save(&service, &mut saved);
+    OpenBackup::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     let tree = fixture.tree();
     fixture.mount_after(|| {
@@ -239,7 +239,7 @@ fn what_happens_between_the_scan_and_the_mount_is_saved() {
         fs::rename(tree.join("temporary"), tree.join("replaced")).unwrap();
         fs::write(tree.join("written"), vec![2; 1000]).unwrap();
     });
-    Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
+    OpenBackup::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     let saved = saved.tree();
     let names: Vec<String> = saved.keys().map(|path| path.display().to_string()).collect();
     assert_eq!(names, ["", "new", "replaced", "written"]);
@@ -265,10 +265,10 @@ fn folder_does_not_start_over_one_mounted_inside_meanwhile() {
     let opened = open(&outer, "of outer");
     let within = start(open(&inner, "of inner"), &inner).unwrap();
     let refused = start(opened, &outer).err().expect("the outer folder started");
-    let told = std::error::Error::source(&refused)
+    let reported = std::error::Error::source(&refused)
         .map_or_else(|| refused.to_string(), |source| format!("{refused}: {source}"));
     let wanted = format!("{}, a folder of its own", inner.display());
-    assert!(told.contains(&wanted), "{told}");
+    assert!(reported.contains(&wanted), "{reported}");
     assert!(!is_mounted(&outer));
     assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "before");
     // Once more: it is seen before anything is opened, and left out.

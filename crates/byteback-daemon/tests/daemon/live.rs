@@ -21,7 +21,7 @@ use crate::fixture::Fixture;
 use crate::operations::seed;
 use drain::{Drain, Trouble};
 
-pub(crate) use restarts::{answer_from_afar, check_tree, mortal_options};
+pub(crate) use restarts::{check_tree, mortal_options, relay_groups};
 
 /// Options with this delay before changes are sent.
 pub(crate) fn options(delay: Duration) -> LiveOptions {

@@ -14,18 +14,18 @@ pub(crate) struct Saved {
     nodes: BTreeMap<NodeId, (Attributes, Vec<u8>)>,
     names: BTreeMap<(NodeId, ByteString), NodeId>,
     /// Bytes of content requested in the last backup.
-    pub(crate) asked_bytes: u64,
+    pub(crate) requested_bytes: u64,
     pub(crate) whole_files: u64,
 }
 
 /// A cut whose changes are known and whose content is not read yet.
-pub(crate) struct Begun {
+pub(crate) struct OpenBackup {
     info: CutInfo,
     nodes: Vec<NodeChange>,
     names: Vec<NameChange<NodeId>>,
 }
 
-impl Begun {
+impl OpenBackup {
     pub(crate) fn cut(tree: &dyn TreeService, consumer: &str) -> Self {
         let request = CutRequest::of(consumer);
         let info = tree.cut(&request).unwrap();
@@ -43,7 +43,7 @@ impl Begun {
 
     /// Reads everything and applies it to `saved`, as a server would.
     pub(crate) fn save(self, tree: &dyn TreeService, saved: &mut Saved) {
-        (saved.asked_bytes, saved.whole_files) = (0, 0);
+        (saved.requested_bytes, saved.whole_files) = (0, 0);
         if self.info.since.is_none() {
             *saved = Saved::default();
         }
@@ -76,7 +76,7 @@ impl Begun {
                 .iter()
                 .map(|(at, len)| (at + len).min(attributes.size).saturating_sub(*at))
                 .sum();
-            saved.asked_bytes += expected;
+            saved.requested_bytes += expected;
             let ranges: Vec<(u64, u64)> = ranges
                 .into_iter()
                 .filter(|(at, len)| *len > 0 && *at < attributes.size)

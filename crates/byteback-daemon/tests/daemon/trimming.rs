@@ -250,7 +250,7 @@ fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize,
 }
 
 #[test]
-fn what_differs_is_reported_and_nothing_else_on_this_disk() {
+fn trimming_reports_only_differences_on_this_disk() {
     let seed = seed();
     for mode in [CacheMode::Exact, CacheMode::Fast] {
         random_modifications(Path::new("/var/tmp"), mode, seed, 400, true);
@@ -306,7 +306,7 @@ fn trimming_reports_only_times_of_a_file_rewritten_as_it_was() {
 
 /// Bytes that are not in memory are not read for a comparison: they are reported.
 #[test]
-fn what_is_not_in_memory_is_reported_and_not_read() {
+fn trimming_reports_uncached_pages_without_reading_them() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let content = byteback_host::random::noise(4, 4 << 20);
     let path = fixture.tree().join("file");

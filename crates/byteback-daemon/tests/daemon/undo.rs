@@ -186,12 +186,12 @@ fn random_life(mode: CacheMode, seed: u64, steps: usize) {
 }
 
 #[test]
-fn what_is_brought_back_was_there_exact() {
+fn undo_restores_only_earlier_states_exact() {
     random_life(CacheMode::Exact, seed(), 300);
 }
 
 #[test]
-fn what_is_brought_back_was_there_fast() {
+fn undo_restores_only_earlier_states_fast() {
     random_life(CacheMode::Fast, seed(), 200);
 }
 
@@ -288,7 +288,7 @@ fn every_way_to_lose_content_can_be_undone() {
 
 /// A backup of the folder while it is not mounted finds changes; so does the undo afterwards.
 #[test]
-fn what_a_backup_without_a_mount_found_is_not_taken_for_known() {
+fn undo_does_not_know_changes_found_without_a_mount() {
     let mut fixture = mounted(CacheMode::Exact, |tree| {
         fs::write(tree.join("kept"), b"first").unwrap();
         fs::write(tree.join("touched"), b"first").unwrap();

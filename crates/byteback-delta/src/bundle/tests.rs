@@ -30,10 +30,10 @@ fn contents() -> impl Strategy<Value = Vec<Option<(ShortContent, Vec<u8>)>>> {
 proptest! {
     #[test]
     fn contents_come_back_from_their_bundle(contents in contents(), before in 0..1000_usize, at in any::<prop::sample::Index>()) {
-        let told: Vec<Option<ShortContent>> = contents.iter().map(|told| told.as_ref().map(|(content, _)| content.clone())).collect();
+        let reported: Vec<Option<ShortContent>> = contents.iter().map(|reported| reported.as_ref().map(|(content, _)| content.clone())).collect();
         let mut stream = Vec::new();
-        write(&told, &mut stream).unwrap();
-        let found = read(&stream[..], told.len()).unwrap();
+        write(&reported, &mut stream).unwrap();
+        let found = read(&stream[..], reported.len()).unwrap();
         prop_assert_eq!(found.len(), contents.len());
         for (found, content) in found.iter().zip(&contents) {
             prop_assert_eq!(found.is_some(), content.is_some());
@@ -44,8 +44,8 @@ proptest! {
             prop_assert!(target == *bytes, "over {} bytes", before);
         }
         // Neither a prefix nor a bundle with a changed byte in its head is accepted.
-        prop_assert!(read(&stream[..at.index(stream.len())], told.len()).is_err());
-        let changed = at.index(12 + 4 * told.len() + 4);
+        prop_assert!(read(&stream[..at.index(stream.len())], reported.len()).is_err());
+        let changed = at.index(12 + 4 * reported.len() + 4);
         stream[changed] ^= 1 << (before % 8);
         prop_assert!(read(&stream[..], CONTENTS_MAX).is_err(), "changed at {}", changed);
     }
@@ -70,7 +70,7 @@ fn golden_bytes_of_a_bundle_of_version_1() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_bundle_is_refused() {
+fn bundle_refuses_contents_that_do_not_fit() {
     let many = vec![None; CONTENTS_MAX + 1];
     assert_eq!(write(&many, io::sink()).unwrap_err().kind(), ErrorKind::InvalidInput);
     let long = [Some(ShortContent::zeros(CONTENT_LEN_MAX + 1))];
@@ -90,7 +90,7 @@ fn lengths_that_do_not_fit_the_contents_are_refused() {
     content.push(0, b"0123456789");
     let mut stream = Vec::new();
     write(&[Some(content)], &mut stream).unwrap();
-    for len in [9_u32, 11, 0, UNTOLD, 70_000] {
+    for len in [9_u32, 11, 0, OMITTED_LEN, 70_000] {
         let mut other = stream.clone();
         other[12..16].copy_from_slice(&len.to_le_bytes());
         let crc = crc32c::crc32c(&other[..16]);

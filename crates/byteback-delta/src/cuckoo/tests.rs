@@ -68,7 +68,7 @@ fn cuckoo_buckets_lie_in_different_halves_and_find_each_other() {
 }
 
 #[test]
-fn nothing_overflows_up_to_a_load_of_0_91() {
+fn cuckoo_table_does_not_overflow_up_to_a_load_of_0_91() {
     for round in 0..5_u64 {
         let slots = 4 * 8192;
         let count = slots * 91 / 100;

@@ -224,7 +224,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             self.extents
                 .copy(rest - self.tail_len, from)
                 .map_err(LocalError::Sink)?;
-            self.tell_tail()?;
+            self.emit_tail()?;
             return Ok(false);
         }
         if self.follow(self.shift)? || (self.shift != 0 && self.follow(0)?) {
@@ -280,7 +280,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
     }
 
     /// Compares the tail, which ends the content.
-    fn tell_tail(&mut self) -> Compared<(), S> {
+    fn emit_tail(&mut self) -> Compared<(), S> {
         let len = self.tail_len;
         let Some(range) = ByteRange::from_offset_len(self.new_len - len, len) else {
             return Ok(());
@@ -311,7 +311,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
                 .is_none();
         }
         // A hole that is in place costs no extent.
-        let told = match in_base_too {
+        let reported = match in_base_too {
             true => self.extents.copy(hole.len_bytes(), hole.start()),
             false => self.extents.zero(hole.len_bytes()),
         };
@@ -319,7 +319,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         self.holes.clear();
         self.buffer_start = hole.end();
         (self.done, self.at) = (0, 0);
-        told.map_err(LocalError::Sink)
+        reported.map_err(LocalError::Sink)
     }
 
     /// The offset of a byte of the buffer in the new content.
@@ -370,20 +370,20 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
     /// Passes on bytes of the buffer from `at` on, compared with `piece`, which is the base from
     /// `from` on.
     fn tell_compared(&mut self, at: usize, piece: &[u8], from: u64) -> Compared<(), S> {
-        let mut told = 0;
-        while let Some((start, end)) = next_difference(&self.buffer[at..at + piece.len()], piece, told) {
+        let mut reported = 0;
+        while let Some((start, end)) = next_difference(&self.buffer[at..at + piece.len()], piece, reported) {
             self.extents
-                .copy((start - told) as u64, from + told as u64)
+                .copy((start - reported) as u64, from + reported as u64)
                 .map_err(LocalError::Sink)?;
-            self.tell_literal(at + start, at + end)?;
-            told = end;
+            self.emit_literal(at + start, at + end)?;
+            reported = end;
         }
         self.extents
-            .copy((piece.len() - told) as u64, from + told as u64)
+            .copy((piece.len() - reported) as u64, from + reported as u64)
             .map_err(LocalError::Sink)
     }
 
-    fn tell_literal(&mut self, start: usize, end: usize) -> Compared<(), S> {
+    fn emit_literal(&mut self, start: usize, end: usize) -> Compared<(), S> {
         let (from, to) = (self.offset(start), self.offset(end));
         let first = self.holes.partition_point(|hole| hole.end() <= from);
         let last = self.holes.partition_point(|hole| hole.start() < to).max(first);
@@ -430,7 +430,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             let in_place = self.in_base(self.done, 0);
             let common = in_place.map_or(0, |(_, left)| usize::try_from(left).map_or(len, |left| len.min(left)));
             if common == 0 {
-                self.tell_literal(self.done, end)?;
+                self.emit_literal(self.done, end)?;
                 self.done = end;
                 break;
             }
@@ -519,7 +519,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             }
             len = most;
         };
-        self.tell_literal(self.at, self.at + end)?;
+        self.emit_literal(self.at, self.at + end)?;
         self.at += end;
         self.done = self.at;
         self.extend(from + end as u64, equal)?;

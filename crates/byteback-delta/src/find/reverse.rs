@@ -323,9 +323,9 @@ impl<'l, S: ExtentSink> MatchedContent<'l, S> {
     }
 
     fn copy(&mut self, stop: u64, base_offset: u64) -> Result<(), MatchedError<S::Error>> {
-        let told = self.extents.copy(stop - self.position, base_offset);
+        let reported = self.extents.copy(stop - self.position, base_offset);
         self.position = stop;
-        told.map_err(MatchedError::Sink)
+        reported.map_err(MatchedError::Sink)
     }
 }
 

@@ -235,9 +235,9 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
                     self.sum_of_window()
                 }
             };
-            let began = self.window;
+            let started = self.window;
             let hit = self.roll(&mut sum);
-            self.account = self.account.saturating_add((self.window - began) as u64);
+            self.account = self.account.saturating_add((self.window - started) as u64);
             self.account = self.account.min(VAIN_WINDOWS * self.block_len as u64);
             if !hit {
                 // The window covers the last bytes; it was examined, and moves on when more come.

@@ -360,19 +360,19 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
     fn search_bytes(&mut self, range: ByteRange, rolls: bool) -> Result<(), SkyError<S::Error>> {
         let block_len = self.block_len as u64;
         // The start of the window, and the end of the bytes already passed on.
-        let (mut at, mut told) = (range.start(), range.start());
+        let (mut at, mut reported) = (range.start(), range.start());
         // The bytes before were mostly found in place.
         let mut next = Some((at / block_len) as usize);
         while at + block_len <= range.end() {
-            self.ensure(told, at + block_len, range.end())?;
+            self.ensure(reported, at + block_len, range.end())?;
             let from = (at - self.buffer_start) as usize;
             let crc = self.kind.of(&self.buffer[from..from + self.block_len]) as u32;
             let mut found = self.look_up(at, crc, next);
             if found.is_none() && self.is_last(next) && self.is_tail(at) {
-                self.tell_literal(told, at)?;
-                self.tell_tail()?;
+                self.emit_literal(reported, at)?;
+                self.emit_tail()?;
                 at += self.tail_len as u64;
-                (told, next) = (at, None);
+                (reported, next) = (at, None);
                 continue;
             }
             if found.is_none() && !rolls {
@@ -404,36 +404,36 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 }
             }
             if let Some(block) = found {
-                self.tell_literal(told, at)?;
+                self.emit_literal(reported, at)?;
                 self.extents
                     .copy(block_len, block as u64 * block_len)
                     .map_err(SkyError::Sink)?;
                 at += block_len;
-                told = at;
+                reported = at;
                 next = Some(block + 1);
             } else {
                 next = None;
-                if at - told >= READ_LEN as u64 {
-                    self.tell_literal(told, at)?;
-                    told = at;
+                if at - reported >= READ_LEN as u64 {
+                    self.emit_literal(reported, at)?;
+                    reported = at;
                 }
             }
         }
         // The remaining bytes hold no whole block. The base's last one may be shorter.
-        self.ensure(told, range.end(), range.end())?;
+        self.ensure(reported, range.end(), range.end())?;
         let tail_len = self.tail_len as u64;
-        if tail_len > 0 && range.end() == self.len_bytes && range.end() - told >= tail_len {
-            let follows = self.is_last(next).then_some(told);
+        if tail_len > 0 && range.end() == self.len_bytes && range.end() - reported >= tail_len {
+            let follows = self.is_last(next).then_some(reported);
             for start in [Some(range.end() - tail_len), follows].into_iter().flatten() {
                 if self.is_tail(start) {
-                    self.tell_literal(told, start)?;
-                    self.tell_tail()?;
-                    told = start + tail_len;
+                    self.emit_literal(reported, start)?;
+                    self.emit_tail()?;
+                    reported = start + tail_len;
                     break;
                 }
             }
         }
-        self.tell_literal(told, range.end())
+        self.emit_literal(reported, range.end())
     }
 
     /// The whole block of the base that equals the window at `at`, whose CRC is `crc`; of several,
@@ -464,7 +464,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.tail_len > 0 && block.is_some_and(|block| block + 1 == self.signature.blocks())
     }
 
-    fn tell_tail(&mut self) -> Result<(), SkyError<S::Error>> {
+    fn emit_tail(&mut self) -> Result<(), SkyError<S::Error>> {
         let base_offset = self.signature.content_len_bytes() - self.tail_len as u64;
         self.extents
             .copy(self.tail_len as u64, base_offset)
@@ -490,7 +490,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
     }
 
     /// Passes on a range of the buffer as literals.
-    fn tell_literal(&mut self, from: u64, to: u64) -> Result<(), SkyError<S::Error>> {
+    fn emit_literal(&mut self, from: u64, to: u64) -> Result<(), SkyError<S::Error>> {
         let (from, to) = ((from - self.buffer_start) as usize, (to - self.buffer_start) as usize);
         self.extents.literal(&self.buffer[from..to]).map_err(SkyError::Sink)
     }

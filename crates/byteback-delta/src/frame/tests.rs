@@ -46,7 +46,7 @@ fn frames_of_all_lengths_round_trip() {
 }
 
 #[test]
-fn what_compresses_is_compressed_and_what_does_not_is_not() {
+fn frame_compresses_only_what_becomes_shorter() {
     let mut encoder = FrameEncoder::new().unwrap();
     let mut stored = Vec::new();
     assert_eq!(encoder.encode(&text(200_000), &mut stored), Codec::Zstd);

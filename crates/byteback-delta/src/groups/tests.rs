@@ -141,9 +141,9 @@ fn group_answer_notices_every_flipped_bit_and_truncation() {
     let list = list(LeafKind::Blake3, &new);
     let whole = answer(&list, &base);
     let read = |bytes: &[u8]| GroupAnswer::read(bytes, LeafKind::Blake3, new.len() as u64, 1 << 20);
-    let told = read(&whole).unwrap();
-    assert_eq!(told.gathering().equal_len_bytes(), 2 * MIB + 10_000);
-    assert_eq!((told.signature().blocks(), told.left_len_bytes()), (256, MIB));
+    let reported = read(&whole).unwrap();
+    assert_eq!(reported.gathering().equal_len_bytes(), 2 * MIB + 10_000);
+    assert_eq!((reported.signature().blocks(), reported.left_len_bytes()), (256, MIB));
     for at in 0..whole.len() {
         assert!(read(&whole[..at]).is_err(), "{at}");
         let mut damaged = whole.clone();
@@ -226,7 +226,7 @@ fn places(equal: &[ByteRange], len: u64) -> Vec<u64> {
 
 proptest! {
     #[test]
-    fn what_is_left_is_where_it_was(cuts in prop::collection::btree_set(0..300_u64, 0..12), from in 0..300_u64, len in 1..200_u64) {
+    fn gathering_maps_the_rest_to_its_original_offsets(cuts in prop::collection::btree_set(0..300_u64, 0..12), from in 0..300_u64, len in 1..200_u64) {
         let cuts: Vec<u64> = cuts.into_iter().collect();
         let equal: Vec<ByteRange> = cuts.as_chunks::<2>().0.iter().filter_map(|&[from, to]| ByteRange::new(from, to)).collect();
         let gathering = Gathering::without(equal.iter().copied());

@@ -153,7 +153,7 @@ fn a_digest_differs_for_other_contents_lengths_and_kinds() {
 }
 
 #[test]
-fn what_does_not_fit_has_no_digest() {
+fn leaves_that_do_not_fit_have_no_digest() {
     let kind = LeafKind::Blake3;
     let mut short = LeafDigest::new(kind, 10);
     short.push(&[1; 9]);
@@ -301,7 +301,7 @@ proptest! {
 }
 
 #[test]
-fn what_did_not_come_is_not_known() {
+fn leaves_that_did_not_arrive_are_unknown() {
     let kind = LeafKind::Blake3;
     let params = params(kind, 8192);
     let content = noise(1, 20_000);

@@ -236,7 +236,7 @@ fn known_zeros_of_the_base_make_holes_cheap() {
 }
 
 #[test]
-fn what_cannot_be_a_delta_is_refused_and_spoils_it() {
+fn librsync_writer_fails_for_good_after_an_impossible_delta() {
     let begun = || LibrsyncWriter::new(Vec::new(), 10, 20).unwrap();
     let mut writer = begun();
     writer.zero(r(5, 10)).unwrap();

@@ -69,7 +69,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_cut_off_and_grown_again_is_zero_not_the_old_bytes() {
+fn delta_map_reads_zeros_after_truncation_and_growth() {
     let base = [7; 10];
     let mut map: DeltaMap<Lit> = DeltaMap::new(10, 10);
     map.set_new_len(4);

@@ -636,7 +636,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_passes_can_be_applied(
+    fn delta_that_passes_the_reader_can_be_applied(
         flags in 0..2_u16,
         base_len in 0..60_u64,
         new_len in 0..200_u64,

@@ -37,13 +37,13 @@ fn a_list_that_came_whole_has_no_room_to_spare() {
 }
 
 #[test]
-fn what_is_announced_and_does_not_come_takes_no_memory() {
+fn room_takes_no_memory_for_announced_bytes() {
     assert_eq!(capacities(1000, 10, u64::MAX).last(), Some(&1260));
     assert!(capacities(1000, 1000, 1 << 40) == [2000]);
 }
 
 #[test]
-fn more_than_was_announced_may_come() {
+fn room_grows_beyond_the_announced_length() {
     assert!(*capacities(1000, 1, 10).last().unwrap() >= 1000);
     assert_eq!(capacities(12, 12, 10), [12]);
 }

@@ -19,7 +19,7 @@ fn small(block_len_bytes: u32) -> SignatureParams {
 }
 
 #[test]
-fn what_is_written_is_read_and_is_that_of_the_content() {
+fn signature_reads_back_and_is_that_of_the_content() {
     for len in [0, 1, 99, 100, 101, 1024 * 100, 1024 * 100 + 1, 250_000] {
         let content = noise(len as u64, len);
         let params = small(100);

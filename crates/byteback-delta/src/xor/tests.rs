@@ -29,7 +29,7 @@ fn pages() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn it_leads_there_and_back_whatever_changed((base, new) in pages()) {
+    fn xor_leads_there_and_back_for_any_change((base, new) in pages()) {
         let delta = delta(&base, &new);
         let mut page = base.clone();
         apply_page_delta(&mut page, &delta).unwrap();
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn it_leads_there_and_back_in_whichever_form((base, new) in pages(), dense in any::<bool>(), limit in 0..PAGE) {
+    fn xor_leads_there_and_back_in_any_form((base, new) in pages(), dense in any::<bool>(), limit in 0..PAGE) {
         let mut new = new;
         if dense {
             // Many bytes changed, all in the same way.
@@ -76,7 +76,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_too_long_is_not_begun() {
+fn xor_writes_nothing_if_the_delta_exceeds_the_limit() {
     let (base, new) = (noise(1, PAGE), noise(2, PAGE));
     let whole = delta(&base, &new);
     let mut out = vec![1, 2, 3];
@@ -94,7 +94,7 @@ fn golden_bytes() {
 }
 
 #[test]
-fn what_says_something_impossible_is_refused() {
+fn xor_refuses_impossible_input() {
     assert!(
         apply_page_delta(&mut [0; 4], &[0, 0]).is_err(),
         "nothing is told in no bytes"
@@ -149,7 +149,7 @@ fn a_frame_of_another_length_or_a_damaged_one_changes_nothing() {
 
 /// Sampling the exclusive or skips the packing of noise, but of nothing that could be packed.
 #[test]
-fn what_is_like_noise_is_not_packed() {
+fn xor_does_not_pack_noise() {
     let base = noise(1, PAGE);
     for limit in [255, 816] {
         // Noise over the whole page, and over half of it.

@@ -177,7 +177,7 @@ fn a_device_conforms_and_gives_back_what_is_discarded() {
 }
 
 #[test]
-fn what_is_no_device_is_refused() {
+fn block_device_refuses_other_files() {
     let dir = tempfile::tempdir().unwrap();
     assert!(RealBlockDevice::open(dir.path(), Access::Read).is_err());
     let pipe = dir.path().join("pipe");
@@ -373,7 +373,7 @@ impl BlockDevice for Slow {
 /// Callers that hand over blocks continue while these are written; readers of the blocks, and
 /// flushes, wait for them.
 #[test]
-fn what_is_queued_is_met_by_whoever_comes_later() {
+fn block_queue_shows_queued_writes_to_later_reads() {
     let inner = SimBlockDevice::new(64);
     let gate = Arc::new((Mutex::new(0), Condvar::new()));
     let slow = Slow {
@@ -421,7 +421,7 @@ fn what_is_queued_is_met_by_whoever_comes_later() {
 }
 
 #[test]
-fn what_fails_in_the_queue_fails_all_that_comes_later() {
+fn block_queue_fails_everything_after_a_failure() {
     let inner = SimBlockDevice::new(64);
     let queue = QueuedDevice::new(inner.clone()).unwrap();
     queue.write_owned_blocks(1, owned([1])).unwrap();
@@ -442,7 +442,7 @@ fn what_fails_in_the_queue_fails_all_that_comes_later() {
 
 /// More than may wait: who gives it waits, and nothing is lost.
 #[test]
-fn more_than_a_queue_holds_comes_through() {
+fn block_queue_carries_more_than_it_holds() {
     let queue = QueuedDevice::new(SimBlockDevice::new(20_000)).unwrap();
     let mut random = SplitMix64::new(5);
     let mut model = BTreeMap::new();

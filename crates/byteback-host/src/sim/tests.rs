@@ -65,7 +65,7 @@ fn the_same_seeds_leave_the_same_disk() {
 }
 
 #[test]
-fn what_was_synced_survives_every_crash() {
+fn sim_disk_keeps_synced_bytes_in_every_crash() {
     for seed in 0..2000 {
         let (disk, file) = disk_with(&[1; 3000]);
         file.write_all_at(1000, &[2; 1000]).unwrap();

@@ -44,11 +44,13 @@ impl InodeFlags {
     }
 
     pub(super) fn from_statx(attributes: StatxAttributes) -> Self {
-        let told = [
+        let reported = [
             (StatxAttributes::IMMUTABLE, Self::IMMUTABLE),
             (StatxAttributes::APPEND, Self::APPEND_ONLY),
         ];
-        let bits = told.into_iter().filter(|(told, _)| attributes.contains(*told));
+        let bits = reported
+            .into_iter()
+            .filter(|(reported, _)| attributes.contains(*reported));
         Self(bits.fold(0, |bits, (_, flag)| bits | flag.0))
     }
 }

@@ -105,7 +105,7 @@ impl Stat {
 
     fn from_statx(raw: &Statx) -> io::Result<Self> {
         let mode = u32::from(raw.stx_mode);
-        let told = StatxFlags::from_bits_retain(raw.stx_mask);
+        let reported = StatxFlags::from_bits_retain(raw.stx_mask);
         let kind = kind_of_type(FileType::from_raw_mode(mode))
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("unknown file type: mode {mode:o}")))?;
         Ok(Self {
@@ -120,10 +120,10 @@ impl Stat {
             block_size: raw.stx_blksize,
             dev: makedev(raw.stx_dev_major, raw.stx_dev_minor),
             ino: raw.stx_ino,
-            mount_id: told
+            mount_id: reported
                 .intersects(StatxFlags::MNT_ID | MNT_ID_UNIQUE)
                 .then_some(raw.stx_mnt_id),
-            btime_ns: told
+            btime_ns: reported
                 .contains(StatxFlags::BTIME)
                 .then(|| clamped_ns(nanoseconds(&raw.stx_btime))),
             atime_ns: nanoseconds(&raw.stx_atime),

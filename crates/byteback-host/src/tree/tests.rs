@@ -438,9 +438,9 @@ fn a_mount_number_does_not_come_again() {
     let dir = tempfile::tempdir().unwrap();
     let mounted = || {
         mount("none", dir.path(), "tmpfs", MountFlags::empty(), None)?;
-        let told = stat_fd(File::open(dir.path()).unwrap()).unwrap().mount_id;
+        let reported = stat_fd(File::open(dir.path()).unwrap()).unwrap().mount_id;
         unmount(dir.path(), UnmountFlags::empty())?;
-        Ok::<_, Errno>(told)
+        Ok::<_, Errno>(reported)
     };
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|number| number.parse::<u32>().unwrap_or(0));

@@ -64,18 +64,18 @@ fn look(map: &impl Map, wanted: Wanted, from: u64, mut hand_on: impl FnMut(ByteR
         },
         Wanted::Hole => {
             // Up to here nothing is held any more.
-            let mut handed_on_to = from;
+            let mut forwarded_to = from;
             loop {
                 let found = map.hole(from)?;
-                if handed_on_to >= END || found.is_some_and(|hole| hole < handed_on_to) {
+                if forwarded_to >= END || found.is_some_and(|hole| hole < forwarded_to) {
                     return Ok(found);
                 }
                 // Beyond the end below there may be data above. Each turn begins behind the last
                 // one's end.
-                let hole = found.unwrap_or(from).max(handed_on_to);
+                let hole = found.unwrap_or(from).max(forwarded_to);
                 let end = map.data(hole)?.unwrap_or(END);
                 hand_on(hole, end);
-                handed_on_to = end.max(hole.saturating_add(1));
+                forwarded_to = end.max(hole.saturating_add(1));
             }
         }
     }

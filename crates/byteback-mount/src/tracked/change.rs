@@ -7,7 +7,7 @@
 use byteback_extents::ByteRange;
 use byteback_host::tree::{Identity, Inode};
 use byteback_model::{NodeId, NodeKind};
-use byteback_oplog::Remains;
+use byteback_oplog::RemainingLinks;
 use byteback_undo::ContentHow;
 
 use super::observer::{LostName, NamesChanged};
@@ -154,10 +154,10 @@ impl<'a> Outcome<'a> {
 
 impl LostName {
     /// Whether the node remains.
-    pub(crate) fn remains(&self) -> Remains {
+    pub(crate) fn remains(&self) -> RemainingLinks {
         match self.is_last {
-            true => Remains::Gone,
-            false => Remains::Linked,
+            true => RemainingLinks::Gone,
+            false => RemainingLinks::Linked,
         }
     }
 }

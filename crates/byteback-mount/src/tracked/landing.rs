@@ -34,7 +34,7 @@ pub trait Arbiter {
     fn ask(&self) -> Result<(), String>;
 
     /// Called when the change has landed. Nothing has happened since.
-    fn has_landed(&self);
+    fn mark_landed(&self);
 }
 
 /// A change of content that lands.
@@ -55,7 +55,7 @@ pub trait LandingContent {
     fn perform(&self, part: &written::Change<'_>) -> io::Result<()>;
 
     /// Called when the change was performed, or failed on the way. Nothing has happened since.
-    fn has_landed(&mut self);
+    fn mark_landed(&mut self);
 }
 
 /// The time of a directory before names landed in it, to be put back afterwards.
@@ -126,7 +126,7 @@ impl Tracked {
                 operation.attributes_changed(node);
             }
         }
-        arbiter.has_landed();
+        arbiter.mark_landed();
         Ok(done)
     }
 
@@ -223,7 +223,7 @@ impl Tracked {
             Ok(())
         })?;
         underway.end();
-        arbiter.has_landed();
+        arbiter.mark_landed();
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl Tracked {
             underway.write(fd, part, perform, |()| true)
         });
         underway.end();
-        landing.has_landed();
+        landing.mark_landed();
         performed
     }
 }

@@ -168,8 +168,8 @@ impl Tree {
         }
     }
 
-    /// See [`crate::landing::Landing::is_taken_otherwise`].
-    pub(crate) fn is_taken_otherwise(&self, at: &NameAt<'_>) -> Result<bool, LandingError> {
+    /// See [`crate::landing::Landing::is_taken_by_another`].
+    pub(crate) fn is_taken_by_another(&self, at: &NameAt<'_>) -> Result<bool, LandingError> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         if self
             .log()?

@@ -43,7 +43,7 @@ pub(super) struct VolumeInode {
 impl Drop for VolumeInode {
     fn drop(&mut self) {
         // An inode that cannot be removed now is removed when the volume is opened the next time.
-        let _ = self.shared.volume.let_go(self.ino, 1);
+        let _ = self.shared.volume.release_hold(self.ino, 1);
     }
 }
 

@@ -127,13 +127,13 @@ impl Index {
     /// The node's next older layer, and its next newer one.
     fn neighbours(&self, node: NodeId, epoch: Epoch) -> (Option<u32>, Option<u32>) {
         let inodes = self.inodes.lock();
-        let elder = inodes.range((node, Epoch(0))..(node, epoch)).next_back();
+        let older = inodes.range((node, Epoch(0))..(node, epoch)).next_back();
         let behind = (
             std::ops::Bound::Excluded((node, epoch)),
             std::ops::Bound::Included((node, Epoch(u64::MAX))),
         );
-        let younger = inodes.range(behind).next();
-        (elder.map(|(_, ino)| *ino), younger.map(|(_, ino)| *ino))
+        let newer = inodes.range(behind).next();
+        (older.map(|(_, ino)| *ino), newer.map(|(_, ino)| *ino))
     }
 
     /// Puts a layer, made if it is missing; answers its inode.
@@ -166,14 +166,14 @@ impl Index {
             ..NewFile::default()
         };
         let ino = inside.make(self.dir, &name, &new)?;
-        let (elder, younger) = self.neighbours(node, epoch);
+        let (older, newer) = self.neighbours(node, epoch);
         let mut fill = || {
             inside.set_content(ino, bytes)?;
             inside.set_attribute(ino, VERSION, &epoch.0.to_le_bytes())?;
             inside.set_attribute(ino, LINKS, &0u32.to_le_bytes())?;
-            inside.set_attribute(ino, NEXT, &elder.unwrap_or(0).to_le_bytes())?;
-            match younger {
-                Some(younger) => inside.set_attribute(younger, NEXT, &ino.to_le_bytes()),
+            inside.set_attribute(ino, NEXT, &older.unwrap_or(0).to_le_bytes())?;
+            match newer {
+                Some(newer) => inside.set_attribute(newer, NEXT, &ino.to_le_bytes()),
                 None => Ok(()),
             }
         };
@@ -190,8 +190,8 @@ impl Index {
             return Ok(());
         };
         let next = inside.attribute(ino, NEXT)?;
-        if let (_, Some(younger)) = self.neighbours(node, epoch) {
-            inside.set_attribute(younger, NEXT, &next.unwrap_or_else(|| vec![0; 4]))?;
+        if let (_, Some(newer)) = self.neighbours(node, epoch) {
+            inside.set_attribute(newer, NEXT, &next.unwrap_or_else(|| vec![0; 4]))?;
         }
         inside.unlink(self.dir, &name_of(node, epoch))?;
         self.inodes.lock().remove(&(node, epoch));

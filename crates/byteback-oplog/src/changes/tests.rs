@@ -14,7 +14,7 @@ use byteback_host::tree::Identity;
 
 use super::*;
 use crate::keeper::tests::{as_keeper, beside, keeper};
-use crate::{Log, LogOptions, Remains};
+use crate::{Log, LogOptions, RemainingLinks};
 
 /// A whole list in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,10 +88,7 @@ fn lists_that_are_merged_say_what_their_sum_says() {
         }
         let mut merged = Merged::new(lists).unwrap();
         let mut found = BTreeMap::new();
-        while let Some((key, sum)) = merged
-            .next_sum(|sum: &mut Vec<u64>, younger| sum.extend(younger))
-            .unwrap()
-        {
+        while let Some((key, sum)) = merged.next_sum(|sum: &mut Vec<u64>, newer| sum.extend(newer)).unwrap() {
             assert!(found.insert(key, sum).is_none(), "seed {seed}: {key} comes twice");
             assert_eq!(found.keys().next_back(), Some(&key), "seed {seed}: out of order");
         }
@@ -141,7 +138,7 @@ impl Rig {
             }
             Some(node) if self.random.below(3) == 0 => {
                 let operation = self.log.begin();
-                operation.unlinked(NodeId::ROOT, OsStr::new(&name), node, Remains::Gone);
+                operation.unlinked(NodeId::ROOT, OsStr::new(&name), node, RemainingLinks::Gone);
                 self.names.remove(&name);
             }
             Some(node) => {
@@ -156,7 +153,7 @@ impl Rig {
 /// Lists that are half read stand still while files come, change and go, epochs end, and what
 /// nobody needs is compacted.
 #[test]
-fn what_happens_between_two_pages_is_in_neither() {
+fn changes_between_two_pages_are_in_neither() {
     for seed in 0..60 {
         let mut rig = Rig::new(seed);
         let mut held = Vec::new();
@@ -242,7 +239,7 @@ fn a_cursor_need_not_name_what_there_is() {
 
 #[test]
 fn all_of_that_holds_with_layers_beside_the_files() {
-    beside(what_happens_between_two_pages_is_in_neither);
+    beside(changes_between_two_pages_are_in_neither);
     beside(a_cursor_need_not_name_what_there_is);
 }
 

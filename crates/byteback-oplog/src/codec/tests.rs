@@ -4,7 +4,7 @@ use super::*;
 
 proptest! {
     #[test]
-    fn what_is_put_is_read(unsigned in any::<u64>(), signed in any::<i64>(), bytes in any::<Vec<u8>>()) {
+    fn codec_reads_back_what_was_put(unsigned in any::<u64>(), signed in any::<i64>(), bytes in any::<Vec<u8>>()) {
         let mut out = Vec::new();
         put_varint(&mut out, unsigned);
         put_signed(&mut out, signed);

@@ -14,7 +14,7 @@ use byteback_host::tree::Identity;
 
 use super::*;
 use crate::keeper::tests::{as_keeper, beside, keeper};
-use crate::{ContentChange, Cut, DropReason, LedgerEvent, LogError, LogOptions, Remains, WholeReason};
+use crate::{ContentChange, Cut, DropReason, LedgerEvent, LogError, LogOptions, RemainingLinks, WholeReason};
 use byteback_model::NodeKind;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -215,7 +215,7 @@ fn a_file_has_marks_of_its_own() {
 
     // They go with the node.
     let operation = rig.log().begin();
-    operation.unlinked(NodeId::ROOT, OsStr::new("a"), one, Remains::Gone);
+    operation.unlinked(NodeId::ROOT, OsStr::new("a"), one, RemainingLinks::Gone);
     drop(operation);
     let late = rig.log().cut_held(|| ()).unwrap();
     assert_eq!(rig.log().file_mark("dropbox", one).unwrap(), None);
@@ -225,7 +225,7 @@ fn a_file_has_marks_of_its_own() {
 }
 
 #[test]
-fn only_a_moment_that_is_held_can_be_marked() {
+fn mark_needs_a_moment_that_is_held() {
     let rig = Rig::new();
     let file = rig.create("a", 2);
     let cut = rig.log().cut_held(|| ()).unwrap();
@@ -233,7 +233,7 @@ fn only_a_moment_that_is_held_can_be_marked() {
     let same = cut.clone();
     rig.write(file, 0, 10);
     drop(cut);
-    let _younger = rig.log().cut_held(|| ()).unwrap();
+    let _newer = rig.log().cut_held(|| ()).unwrap();
     // The clone still holds it.
     assert!(rig.log().set_file_mark("app", file, epoch).unwrap());
     assert!(rig.log().drop_consumer("app").unwrap());
@@ -260,7 +260,7 @@ fn a_dropped_consumer_is_noted_keeps_nothing_and_may_return() {
     assert!(rig.log().drop_consumer("app").unwrap());
     let state = rig.log().consumer("app").unwrap();
     assert_eq!(state.dropped.unwrap().reason, DropReason::Ordered);
-    assert_eq!(rig.log().why_everything(&state).unwrap(), WholeReason::Dropped);
+    assert_eq!(rig.log().full_changes_reason(&state).unwrap(), WholeReason::Dropped);
     let last = rig.log().ledger().unwrap().pop().unwrap().event;
     let expected = LedgerEvent::ConsumerDropped {
         consumer: "app".to_owned(),
@@ -308,8 +308,8 @@ fn a_consumer_that_nobody_hears_of_is_warned_of_and_dropped() {
     let state = rig.log().consumer("quiet").unwrap();
     assert_eq!(state.dropped.unwrap().reason, DropReason::Expired);
     assert_eq!(rig.log().expires_at_ns(&state), None);
-    let told = rig.log().ledger().unwrap().pop().unwrap().event;
-    assert!(matches!(told, LedgerEvent::ConsumerDropped { consumer, .. } if consumer == "quiet"));
+    let reported = rig.log().ledger().unwrap().pop().unwrap().event;
+    assert!(matches!(reported, LedgerEvent::ConsumerDropped { consumer, .. } if consumer == "quiet"));
     assert!(rig.log().consumer("alive").unwrap().mark.is_some());
 }
 
@@ -337,7 +337,7 @@ fn usage_counts_what_is_there() {
 }
 
 #[test]
-fn what_happened_to_one_file_is_found_among_a_thousand_layers() {
+fn changes_of_one_file_are_found_among_a_thousand_layers() {
     let rig = Rig::new();
     let (file, other) = (rig.create("a", 2), rig.create("b", 3));
     let first = rig.save("app");
@@ -362,10 +362,10 @@ fn all_of_that_holds_with_layers_beside_the_files() {
     beside(figure_8_of_the_paper);
     beside(moving_a_mark_moves_nothing_else);
     beside(a_file_has_marks_of_its_own);
-    beside(only_a_moment_that_is_held_can_be_marked);
+    beside(mark_needs_a_moment_that_is_held);
     beside(a_dropped_consumer_is_noted_keeps_nothing_and_may_return);
     beside(a_consumer_that_nobody_hears_of_is_warned_of_and_dropped);
-    beside(what_happened_to_one_file_is_found_among_a_thousand_layers);
+    beside(changes_of_one_file_are_found_among_a_thousand_layers);
 }
 
 #[test]

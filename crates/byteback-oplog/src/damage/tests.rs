@@ -58,12 +58,12 @@ fn live(log: &Log, inode: u64) -> (NodeId, crate::Epoch) {
 }
 
 fn losses(log: &Log) -> Vec<(String, String)> {
-    let told = |event| match event {
+    let reported = |event| match event {
         LedgerEvent::LogLost { reason, set_aside } => Some((reason, set_aside)),
         _ => None,
     };
     let ledger = log.ledger().unwrap();
-    ledger.into_iter().filter_map(|entry| told(entry.event)).collect()
+    ledger.into_iter().filter_map(|entry| reported(entry.event)).collect()
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_damaged_log_is_set_aside_and_a_new_one_begins() {
     // Nobody has a mark, and everybody is told why.
     let nobody = log.consumer("ann").unwrap();
     assert_eq!(nobody.mark, None);
-    assert_eq!(log.why_everything(&nobody).unwrap(), WholeReason::LogLost);
+    assert_eq!(log.full_changes_reason(&nobody).unwrap(), WholeReason::LogLost);
     // An epoch of the lost log is none of this one.
     let (node, _) = live(&log, 2);
     let cut = log.cut_held(|| ()).unwrap();
@@ -119,7 +119,7 @@ fn a_log_that_is_missing_beside_its_intents_was_lost() {
     let log = rig.open().unwrap();
     assert_eq!(losses(&log), []);
     assert_eq!(
-        log.why_everything(&log.consumer("ann").unwrap()).unwrap(),
+        log.full_changes_reason(&log.consumer("ann").unwrap()).unwrap(),
         WholeReason::NoMark
     );
 }

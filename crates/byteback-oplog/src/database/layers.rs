@@ -9,7 +9,7 @@ use super::{LAYERS, MARKS, meta};
 use crate::error::Result;
 use crate::file_marks::borders_of_all;
 use crate::ids::Epoch;
-use crate::keeper::{Kept, layer_of_row};
+use crate::keeper::{KeeperHandle, layer_of_row};
 use crate::layer::Layer;
 use byteback_model::NodeId;
 
@@ -18,13 +18,13 @@ pub(crate) struct Layers<'t> {
     table: Table<'t, (u64, u64), &'static [u8]>,
     unknown: i64,
     /// The keeper of layers with ranges, if the table does not hold them.
-    kept: Option<&'t Kept>,
+    kept: Option<&'t KeeperHandle>,
     /// The marks and pending cuts, if a keeper counts how many begin with a layer; else empty.
     borders: Vec<Epoch>,
 }
 
 impl<'t> Layers<'t> {
-    pub(crate) fn open(txn: &'t WriteTransaction, kept: Option<&'t Kept>) -> Result<Self> {
+    pub(crate) fn open(txn: &'t WriteTransaction, kept: Option<&'t KeeperHandle>) -> Result<Self> {
         let borders = match kept {
             Some(_) => borders_of_all(&txn.open_table(MARKS)?)?,
             None => Vec::new(),
@@ -56,7 +56,7 @@ impl<'t> Layers<'t> {
             None => layer.encode(),
         };
         if let Some(before) = self.table.insert((epoch, node.0), row.as_slice())? {
-            self.unknown -= i64::from(Layer::says_unknown(before.value()));
+            self.unknown -= i64::from(Layer::is_encoded_unknown(before.value()));
             if let (None, Some(keeper), true) = (kept, self.kept, Layer::is_elsewhere(before.value())) {
                 keeper.doom(node, Epoch(epoch));
             }
@@ -66,7 +66,7 @@ impl<'t> Layers<'t> {
 
     pub(crate) fn remove(&mut self, epoch: u64, node: NodeId) -> Result<()> {
         if let Some(before) = self.table.remove((epoch, node.0))? {
-            self.unknown -= i64::from(Layer::says_unknown(before.value()));
+            self.unknown -= i64::from(Layer::is_encoded_unknown(before.value()));
             if let (Some(kept), true) = (self.kept, Layer::is_elsewhere(before.value())) {
                 kept.doom(node, Epoch(epoch));
             }

@@ -85,7 +85,7 @@ fn younger_generations_count_and_elder_ones_do_not() {
 }
 
 #[test]
-fn more_than_half_a_half_stands_for_every_node() {
+fn intents_beyond_half_a_half_stand_for_every_node() {
     let disk = SimDisk::new(3);
     let (intents, _) = opened(&disk, 0);
     let many = |count: u64| (1..=count).map(NodeId).collect::<Vec<_>>();

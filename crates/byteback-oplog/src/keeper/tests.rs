@@ -32,7 +32,7 @@ impl MemoryKeeper {
     }
 
     /// Puts all that waits: everything is durable as it is.
-    pub(crate) fn put_what_waits(&self) {
+    pub(crate) fn flush_waiting(&self) {
         let waiting = self.waiting.lock().clone();
         let waiting = waiting.map_or_else(Vec::new, |waiting| waiting.all());
         let mut layers = self.layers.lock();
@@ -94,7 +94,7 @@ impl LayerKeeper for MemoryKeeper {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.put_what_waits();
+        self.flush_waiting();
         Ok(())
     }
 }
@@ -132,7 +132,7 @@ fn a_log_is_let_go_though_its_keeper_is_not() {
     let clock = Arc::new(SimClock::new(1_000));
     let random = SimRandomness::new(7);
     let log = crate::Log::open_kept(&dir, as_keeper(&keeper), clock, &random, crate::LogOptions::default()).unwrap();
-    let kept: Weak<Kept> = Arc::downgrade(log.kept.as_ref().unwrap());
+    let kept: Weak<KeeperHandle> = Arc::downgrade(log.kept.as_ref().unwrap());
     drop(log);
     assert!(kept.upgrade().is_none());
     // And no intents are there.
@@ -147,21 +147,21 @@ fn log_is_opened_only_with_the_keeper_it_began_with_or_without() {
     use byteback_host::sim::SimDisk;
     let keeper = as_keeper(&Some(Arc::new(MemoryKeeper::default())));
     let random = SimRandomness::new(7);
-    for (began, other) in [(keeper.clone(), None), (None, keeper)] {
+    for (started, other) in [(keeper.clone(), None), (None, keeper)] {
         let dir: Arc<dyn DurableDir> = Arc::new(SimDisk::new(1));
         let open = |keeper: &Option<Arc<dyn LayerKeeper>>| {
             let (clock, options) = (Arc::new(SimClock::new(1_000)), crate::LogOptions::default());
             crate::Log::open_kept(&dir, keeper.clone(), clock, &random, options)
         };
-        drop(open(&began).unwrap());
+        drop(open(&started).unwrap());
         let files = dir.list().unwrap();
         let refused = open(&other).map(drop).unwrap_err();
-        match &began {
+        match &started {
             // Layers would be missing.
             Some(_) => assert!(matches!(refused, LogError::LayersBeside), "{refused}"),
             None => assert!(matches!(refused, LogError::LayersInDatabase), "{refused}"),
         }
         assert_eq!(dir.list().unwrap(), files);
-        drop(open(&began).unwrap());
+        drop(open(&started).unwrap());
     }
 }

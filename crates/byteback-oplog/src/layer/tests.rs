@@ -27,13 +27,13 @@ proptest! {
 
     #[test]
     fn laying_adds_every_byte_of_both(
-        elder in prop::collection::vec((0_u64..200, 1_u64..20), 0..10),
-        younger in prop::collection::vec((0_u64..200, 1_u64..20), 0..10),
+        older in prop::collection::vec((0_u64..200, 1_u64..20), 0..10),
+        newer in prop::collection::vec((0_u64..200, 1_u64..20), 0..10),
     ) {
-        let mut sum = layer_of(&elder);
-        sum.lay(&layer_of(&younger));
+        let mut sum = layer_of(&older);
+        sum.overlay(&layer_of(&newer));
         for byte in 0..256_u64 {
-            let expected = elder.iter().chain(&younger).any(|&(start, len)| (start..start + len).contains(&byte));
+            let expected = older.iter().chain(&newer).any(|&(start, len)| (start..start + len).contains(&byte));
             let found = listed(&sum).iter().any(|&(start, end)| (start..end).contains(&byte));
             prop_assert_eq!(found, expected, "byte {}", byte);
         }
@@ -74,15 +74,15 @@ proptest! {
         let exact = layer_of(&writes);
         let split = split.min(writes.len());
         let mut layer = Layer::default();
-        let mut younger = Layer::default();
+        let mut newer = Layer::default();
         for (index, (start, len)) in writes.iter().enumerate() {
-            let layer = if index < split { &mut layer } else { &mut younger };
+            let layer = if index < split { &mut layer } else { &mut newer };
             layer.touched(ByteRange::new(*start, start + len).unwrap(), bounds);
             prop_assert!(layer.ranges.len() <= extents_max);
         }
         // Across a checkpoint, with another granularity than before in the database.
         let mut layer = Layer::decode(&layer.encode()).unwrap();
-        layer.lay(&younger);
+        layer.overlay(&newer);
         layer.keep_within(bounds);
         prop_assert!(layer.ranges.len() <= extents_max);
         prop_assert!(exact.ranges.iter().all(|range| layer.ranges.covers(range)));
@@ -112,10 +112,10 @@ fn the_largest_offsets_have_a_form() {
 fn once_whole_stays_whole_with_the_first_reason() {
     let mut layer = layer_of(&[(5, 5)]);
     layer.mark_whole(WholeReason::Interrupted);
-    let mut younger = Layer::default();
-    younger.mark_whole(WholeReason::Untracked);
-    layer.lay(&younger);
-    layer.lay(&layer_of(&[(1, 1)]));
+    let mut newer = Layer::default();
+    newer.mark_whole(WholeReason::Untracked);
+    layer.overlay(&newer);
+    layer.overlay(&layer_of(&[(1, 1)]));
     let back = Layer::decode(&layer.encode()).unwrap();
     assert_eq!((back.whole, back.ranges.len()), (Some(WholeReason::Interrupted), 0));
 }

@@ -16,7 +16,7 @@ use crate::database::{self, Birth, Database, meta};
 use crate::error::{LogError, Result};
 use crate::ids::{Epoch, TreeId};
 use crate::intents::{self, Generation, IntentFile, OpenIntents};
-use crate::keeper::{self, Kept, LayerKeeper};
+use crate::keeper::{self, KeeperHandle, LayerKeeper};
 use crate::known::KnownNodes;
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
@@ -84,7 +84,7 @@ impl Log {
         random: &dyn Randomness,
         options: LogOptions,
     ) -> Result<Self> {
-        let kept = keeper.map(Kept::new);
+        let kept = keeper.map(KeeperHandle::new);
         let loss = damage::take_loss(dir.as_ref(), intents::FILE_NAME)?;
         let at_ns = clock.now_ns();
         let mut is_new = false;
@@ -213,7 +213,7 @@ impl Log {
             options,
             tree,
             root_device: AtomicU64::new(0),
-            births_stay: AtomicBool::new(true),
+            keeps_births: AtomicBool::new(true),
             before_commit: OnceLock::new(),
             on_untracked: RwLock::default(),
         })

@@ -27,7 +27,7 @@ fn golden_bytes() {
 }
 
 #[test]
-fn what_it_cannot_say_is_an_error() {
+fn mlog_refuses_what_it_cannot_express() {
     for (start, len) in [(1 << 32, 1), (u64::MAX - 1, 1), (0, 1 << 31)] {
         let refused = encode(&set(&[(5, 1), (start, len)]), Unit::Byte);
         assert!(matches!(refused, Err(MlogError::NotRepresentable(_))), "{refused:?}");

@@ -751,7 +751,7 @@ impl World {
     fn times_of(&self, id: GroupId) -> BTreeMap<NodeId, u64> {
         let mut groups = self.queue.groups();
         let group = groups.find(|group| group.id == id).unwrap();
-        let told: BTreeSet<NodeId> = match &group.fold {
+        let reported: BTreeSet<NodeId> = match &group.fold {
             Some((FoldScope::Everything, _)) => self.times.keys().copied().collect(),
             Some((FoldScope::Items { attributes, times, .. }, _)) => {
                 let new = attributes
@@ -761,7 +761,7 @@ impl World {
             }
             None => {
                 let nodes = self.queue.nodes_of(group);
-                let told = nodes.flat_map(|(_, node)| {
+                let reported = nodes.flat_map(|(_, node)| {
                     let own = match &node.change {
                         Change::Name(NameOperation::Created { node, .. }) => Some(node.node),
                         Change::Attributes { node, .. } => Some(*node),
@@ -769,10 +769,11 @@ impl World {
                     };
                     node.change.parents().into_iter().chain(own)
                 });
-                told.collect()
+                reported.collect()
             }
         };
-        told.into_iter()
+        reported
+            .into_iter()
             .filter_map(|node| Some((node, *self.times.get(&node)?)))
             .collect()
     }
@@ -1049,9 +1050,11 @@ impl World {
         self.table.expire(u64::MAX);
         let is_there = |node: NodeId| node == ROOT || self.live.links(node) > 0;
         for (directory, time) in self.times.iter().filter(|(node, _)| is_there(**node)) {
-            let told = self.server.times.get(directory);
-            if told != Some(time) {
-                return Err(format!("at the end, the time of {directory} is {told:?}, not {time}"));
+            let reported = self.server.times.get(directory);
+            if reported != Some(time) {
+                return Err(format!(
+                    "at the end, the time of {directory} is {reported:?}, not {time}"
+                ));
             }
         }
         match self.server.tree.difference(&self.live) {

@@ -66,7 +66,7 @@ fn the_bytes_of_a_snapshot_are_those_of_version_1() {
 }
 
 #[test]
-fn what_belongs_together_is_kept() {
+fn persisted_queue_keeps_what_belongs_together() {
     let mut queue = Queue::new(ClientId(7), options());
     for node in [2, 3] {
         let node = Moved {

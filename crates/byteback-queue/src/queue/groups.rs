@@ -204,7 +204,7 @@ impl Queue {
     /// If it is not the oldest in flight; nothing is changed then.
     pub fn applied(&mut self, group: GroupId) -> Result<(), QueueError> {
         let is_open = |state| state != GroupState::Refused;
-        let group = self.eldest(group, is_open)?;
+        let group = self.oldest(group, is_open)?;
         self.groups.pop_front();
         self.forget(&group);
         self.together.forget_to(group.up_to);
@@ -220,7 +220,7 @@ impl Queue {
     /// # Errors
     /// If it is not the oldest in flight; nothing is changed then.
     pub fn refused(&mut self, group: GroupId, now_ns: u64) -> Result<(), QueueError> {
-        let group = self.eldest(group, |state| state != GroupState::Refused)?;
+        let group = self.oldest(group, |state| state != GroupState::Refused)?;
         let behind = self.groups.split_off(1);
         if let Some(front) = self.groups.front_mut() {
             front.state = GroupState::Refused;
@@ -242,7 +242,7 @@ impl Queue {
     /// # Errors
     /// If it was not.
     pub fn resolve(&mut self, group: GroupId, resolution: &Resolution, now_ns: u64) -> Result<(), QueueError> {
-        let group = self.eldest(group, |state| state == GroupState::Refused)?;
+        let group = self.oldest(group, |state| state == GroupState::Refused)?;
         if *resolution == Resolution::Fold {
             self.groups.pop_front();
             self.frozen = Position(group.first.0.saturating_sub(1));
@@ -305,7 +305,7 @@ impl Queue {
     /// # Errors
     /// If it was not to be asked for.
     pub fn never_arrived(&mut self, group: GroupId, now_ns: u64) -> Result<(), QueueError> {
-        self.eldest(group, |state| state == GroupState::Unknown)?;
+        self.oldest(group, |state| state == GroupState::Unknown)?;
         let groups = std::mem::take(&mut self.groups);
         if let Some(front) = groups.front() {
             let first = front.first;
@@ -366,10 +366,10 @@ impl Queue {
         self.settle();
     }
 
-    fn eldest(&self, id: GroupId, is_right: impl Fn(GroupState) -> bool) -> Result<Group, QueueError> {
+    fn oldest(&self, id: GroupId, is_right: impl Fn(GroupState) -> bool) -> Result<Group, QueueError> {
         let front = self.groups.front();
         let front = front.filter(|group| group.id == id && is_right(group.state));
-        front.cloned().ok_or(QueueError::NotEldest(id))
+        front.cloned().ok_or(QueueError::NotOldest(id))
     }
 
     /// Forgets the nodes of a group.

@@ -87,7 +87,7 @@ impl Queue {
     /// flight, as names in it came or went. Where everything is to be sent, the directory's
     /// attributes are, if the log knows of a change.
     #[must_use]
-    pub fn tells_time_of(&self, directory: NodeId) -> bool {
+    pub fn sends_time_of(&self, directory: NodeId) -> bool {
         let in_flight = self.groups.iter().filter_map(|group| group.fold.as_ref());
         let mut scopes = in_flight
             .map(|(scope, _)| scope)

@@ -141,7 +141,7 @@ fn saves_of_keepass_are_deltas() {
 }
 
 #[test]
-fn what_sed_writes_is_sent_as_deltas() {
+fn queue_sends_writes_of_sed_as_deltas() {
     let sent = sends(include_str!("../../traces/sed.txt"));
     assert_eq!(
         sent,
@@ -179,13 +179,13 @@ fn a_save_of_word_is_a_delta() {
 }
 
 #[test]
-fn what_is_deleted_and_created_is_a_delta() {
+fn queue_sends_a_deleted_and_recreated_file_as_a_delta() {
     let sent = sends("0 unlink f\n900 create f\n901 write f\n950 close f");
     assert_eq!(sent, ["f#1 from f#0",]);
 }
 
 #[test]
-fn what_is_deleted_and_renamed_to_is_a_delta() {
+fn queue_sends_a_deleted_and_renamed_to_file_as_a_delta() {
     let sent = sends("0 unlink f\n10 create t\n11 write t\n950 close t\n1900 rename t f");
     assert_eq!(sent, ["t#1 from f#0",]);
 }

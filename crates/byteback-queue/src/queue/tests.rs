@@ -159,7 +159,7 @@ fn operations_in_order_are_groups_of_their_own() {
 
 /// The example of section III-E: create a, create b, create c, delete a.
 #[test]
-fn what_is_taken_out_makes_one_group_of_what_was_between() {
+fn queue_groups_what_lies_between_cancelled_changes() {
     let mut queue = queue();
     feed(
         &mut queue,
@@ -242,7 +242,7 @@ fn a_journal_of_a_database_is_never_sent() {
 }
 
 #[test]
-fn what_a_vanished_file_did_to_others_stays() {
+fn queue_keeps_what_a_vanished_file_did_to_others() {
     let mut queue = queue();
     feed(
         &mut queue,
@@ -549,7 +549,7 @@ fn a_fold_of_too_many_items_is_of_everything() {
 }
 
 #[test]
-fn what_is_in_flight_is_sent_again_as_it_was() {
+fn queue_resends_groups_in_flight_as_they_were() {
     let mut queue = queue();
     feed(&mut queue, &[create("a", 2), create("b", 3)]);
     let (first, nodes) = next_group(&mut queue);
@@ -569,11 +569,11 @@ fn what_is_in_flight_is_sent_again_as_it_was() {
         nodes
     );
     assert_eq!(queue.poll(70 * SECOND), Poll::Send(second));
-    assert_eq!(queue.applied(second), Err(QueueError::NotEldest(second)));
+    assert_eq!(queue.applied(second), Err(QueueError::NotOldest(second)));
     queue.applied(first).unwrap();
     assert_eq!(
         queue.applied(first),
-        Err(QueueError::NotEldest(first)),
+        Err(QueueError::NotOldest(first)),
         "answered twice"
     );
     queue.applied(second).unwrap();
@@ -581,7 +581,7 @@ fn what_is_in_flight_is_sent_again_as_it_was() {
 }
 
 #[test]
-fn what_is_behind_a_refused_group_waits_and_may_change_again() {
+fn queue_holds_changes_behind_a_refused_group() {
     let mut queue = queue();
     feed(&mut queue, &[write(2, 0, 1), create("a", 3), create("b", 4)]);
     let (first, _) = next_group(&mut queue);
@@ -713,7 +713,7 @@ fn a_mark_behind_what_was_taken_out_waits_for_the_whole_group() {
 
 /// Found by the checker: it was compared with a file of which the server never heard.
 #[test]
-fn what_vanished_unsent_is_no_base() {
+fn queue_uses_no_base_that_vanished_unsent() {
     let mut queue = queue();
     feed(&mut queue, &[create("a", 2), write(2, 0, 50), unlink("a", 2)]);
     queue.relate(NodeId(3), NodeId(2), true);
@@ -832,7 +832,7 @@ fn nothing_is_saved_for_what_is_only_asked_for() {
 
 /// A transaction for each change would cost more than the changes.
 #[test]
-fn what_is_due_anyway_goes_together_up_to_a_bound() {
+fn queue_joins_due_changes_up_to_a_bound() {
     let options = QueueOptions {
         delay_ns: 3 * SECOND,
         delay_max_ns: 30 * SECOND,
@@ -1073,7 +1073,7 @@ fn queue_does_not_join_files_only_sent_or_refused_together() {
 }
 
 #[test]
-fn what_is_behind_a_refused_group_still_belongs_together() {
+fn queue_keeps_groups_together_behind_a_refused_one() {
     let mut queue = queue();
     feed(
         &mut queue,
@@ -1099,7 +1099,7 @@ fn an_applied_group_belongs_to_nothing_that_comes_later() {
 }
 
 #[test]
-fn what_takes_long_or_is_too_much_is_no_atomic_operation() {
+fn queue_splits_operations_that_are_long_or_too_large() {
     // A log that is written all the time while no server is there: an atomic operation of a program
     // meanwhile is reported, changes beside it are not.
     let mut queue = queue();
@@ -1154,7 +1154,7 @@ fn queue_that_gave_up_its_order_joins_only_noted_files() {
 
 /// Without bounds, the sets are the files that the queue sends together.
 #[test]
-fn in_random_lives_the_sets_are_the_spans() {
+fn queue_sets_are_the_spans_in_random_runs() {
     let mut seen = 0;
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);

@@ -198,13 +198,13 @@ fn life(seed: u64) -> usize {
         table
             .check(now_ns)
             .unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
-        let told = decisions.iter().filter_map(|decision| match decision {
+        let reported = decisions.iter().filter_map(|decision| match decision {
             Decision::Relate { new, base, .. } => Some((*new, *base)),
             _ => None,
         });
         let changed = model.bases.iter().filter(|(new, base)| before.get(new) != Some(base));
         assert_eq!(
-            told.collect::<BTreeMap<_, _>>(),
+            reported.collect::<BTreeMap<_, _>>(),
             changed.map(|(new, base)| (*new, *base)).collect::<BTreeMap<_, _>>(),
             "seed {seed}: {operation:?}"
         );
@@ -252,7 +252,7 @@ fn past_its_bound_the_table_forgets_the_eldest() {
 }
 
 #[test]
-fn what_is_no_file_too_large_or_one_too_many_is_not_kept() {
+fn relation_table_keeps_only_files_within_its_limits() {
     let table = RelationTable::new(RelationOptions {
         kept_bytes_max: 100,
         free_bytes_min: 50,

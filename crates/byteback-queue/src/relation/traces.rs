@@ -277,7 +277,7 @@ fn perl_links_or_renames_its_backup() {
 }
 
 #[test]
-fn what_writes_atomically_as_editors_do_is_found() {
+fn relation_table_finds_atomic_writes_of_editors() {
     let lines = include_str!("../../traces/write-file-atomic.txt");
     finds(
         lines,
@@ -314,7 +314,7 @@ fn emacs_renames_its_backup_and_creates() {
 }
 
 #[test]
-fn what_is_deleted_and_then_created_is_found() {
+fn relation_table_finds_delete_then_create() {
     finds(
         "0 unlink f\n900 create f\n901 write f\n950 close f",
         &["f#1 against f#0"],
@@ -322,19 +322,19 @@ fn what_is_deleted_and_then_created_is_found() {
 }
 
 #[test]
-fn what_is_deleted_and_then_renamed_to_is_found() {
+fn relation_table_finds_delete_then_rename() {
     let lines = "0 create t\n1 write t\n2 close t\n3 unlink f\n4 rename t f";
     finds(lines, &["t#1 against f#0"]);
 }
 
 #[test]
-fn what_is_linked_as_a_backup_and_unlinked_is_found() {
+fn relation_table_finds_backup_link_then_unlink() {
     let lines = "0 link f f~\n1 unlink f\n2 create f\n3 write f\n4 unlink f~";
     finds(lines, &["f#1 against f#0"]);
 }
 
 #[test]
-fn what_is_unlinked_and_linked_from_a_temporary_name_is_found() {
+fn relation_table_finds_unlink_then_link_of_a_temporary() {
     let lines = "0 create t\n1 write t\n2 close t\n3 unlink f\n4 link t f\n5 unlink t";
     finds(lines, &["t#1 against f#0"]);
 }
@@ -357,14 +357,14 @@ fn relation_does_not_join_a_file_to_itself_by_an_unlinked_name() {
 }
 
 #[test]
-fn what_comes_too_late_is_not_found() {
+fn relation_table_misses_what_comes_too_late() {
     finds("0 unlink f\n2000 create f", &[]);
     finds("0 rename f g\n2000 create f", &[]);
     finds("0 unlink f\n1999 create f", &["f#1 against f#0"]);
 }
 
 #[test]
-fn nothing_is_kept_aside_when_space_is_short() {
+fn relation_table_keeps_nothing_when_space_is_short() {
     let mut player = Player {
         room_bytes: Some(1 << 20),
         ..Player::default()

@@ -6,7 +6,7 @@ async fn next(body: &mut Body) -> Option<Result<Frame<Bytes>, axum::Error>> {
 }
 
 #[test]
-fn who_takes_a_paced_body_drop_by_drop_does_not_keep_its_place() {
+fn paced_body_taken_too_slowly_loses_its_place() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -24,8 +24,8 @@ fn who_takes_a_paced_body_drop_by_drop_does_not_keep_its_place() {
             out.fail();
             written.unwrap_err().kind()
         });
-        let began = Instant::now();
-        while !writer.is_finished() && began.elapsed() < Duration::from_secs(20) {
+        let started = Instant::now();
+        while !writer.is_finished() && started.elapsed() < Duration::from_secs(20) {
             next(&mut body).await.unwrap().unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -5,7 +5,7 @@ async fn ends(future: impl Future<Output = ()>) -> bool {
 }
 
 #[tokio::test]
-async fn who_is_revoked_is_turned_out_and_nobody_else() {
+async fn presence_turns_out_only_the_revoked_device() {
     let presence = Arc::new(Presence::default());
     let (first, second, other) = (presence.enter(1), presence.enter(1), presence.enter(2));
     let (first_out, second_out) = (first.revoked(), second.revoked());

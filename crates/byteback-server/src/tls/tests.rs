@@ -14,7 +14,7 @@ fn a_made_certificate_can_be_used_and_is_known_by_its_sha_256() {
 }
 
 #[test]
-fn what_is_missing_broken_or_of_another_is_told() {
+fn tls_files_missing_broken_or_mismatched_are_reported() {
     let make = || Identity::make(&["localhost".to_owned()]).unwrap();
     let pem = make();
     let at = pem.find("-----BEGIN CERTIFICATE").unwrap();

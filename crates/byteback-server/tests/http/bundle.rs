@@ -126,10 +126,10 @@ fn digests_of_short_contents_come_in_the_order_asked() {
     let files = files();
     commit_all(&world, &files);
     let ids: Vec<FileId> = files.iter().map(|(id, _)| *id).chain([ROOT, FileId(999)]).collect();
-    let told = ask(&world, "digests", &ids).expect(200).json();
-    let told = told["digests"].as_array().unwrap();
-    assert_eq!(told.len(), ids.len());
-    for ((id, bytes), told) in files.iter().zip(told) {
+    let reported = ask(&world, "digests", &ids).expect(200).json();
+    let reported = reported["digests"].as_array().unwrap();
+    assert_eq!(reported.len(), ids.len());
+    for ((id, bytes), reported) in files.iter().zip(reported) {
         let mut digest = ContentDigest::new(bytes.len() as u64);
         digest.push(bytes);
         let hex: String = digest
@@ -139,11 +139,11 @@ fn digests_of_short_contents_come_in_the_order_asked() {
             .map(|byte| format!("{byte:02x}"))
             .collect();
         match bytes.len() > 64 * 1024 {
-            true => assert!(told.is_null(), "{id}"),
-            false => assert_eq!(told.as_str(), Some(hex.as_str()), "{id}"),
+            true => assert!(reported.is_null(), "{id}"),
+            false => assert_eq!(reported.as_str(), Some(hex.as_str()), "{id}"),
         }
     }
-    assert!(told[files.len()..].iter().all(serde_json::Value::is_null));
+    assert!(reported[files.len()..].iter().all(serde_json::Value::is_null));
     ask(&world, "digests", &vec![FileId(10); DIGESTS_MAX + 1]).problem(400, "invalid_parameter");
 }
 

@@ -234,14 +234,14 @@ fn device_revoked_is_stopped_in_the_middle_of_an_upload() {
         let (id, token) = world.device_of("f", true);
         let stream = half_sent(&world, &token);
         std::thread::sleep(Duration::from_millis(100));
-        let began = Instant::now();
+        let started = Instant::now();
         match beside {
             false => _ = world.send("DELETE", &format!("/v1/devices/{id}"), b"").expect(204),
             // Revoked as another process would.
             true => RosterFile::open(world.dir.path()).unwrap().roster().revoke(id).unwrap(),
         }
         read_answer(stream).problem(401, "device_revoked");
-        assert!(began.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(5));
         world
             .send_as(&token, "GET", "/v1/folders/f", b"")
             .problem(401, "device_revoked");

@@ -85,7 +85,7 @@ fn ok(answer: Answer) {
 }
 
 #[test]
-fn who_listens_hears_of_every_batch_once_and_in_order() {
+fn events_name_every_batch_once_and_in_order() {
     let world = World::new();
     let mut from_the_start = Listener::new(&world, "", &[]);
     ok(world.commit(1, &world.first(1, &[0; 1000])));
@@ -116,7 +116,7 @@ fn who_listens_hears_of_every_batch_once_and_in_order() {
 }
 
 #[test]
-fn who_cannot_listen_is_told_why() {
+fn events_refuse_a_listener_with_the_reason() {
     let world = World::with(|config| config.events_max = 2);
     ok(world.commit(1, &world.first(1, &[0; 1000])));
     world.get("/v1/folders/g/events").problem(404, "folder_not_found");
@@ -131,9 +131,9 @@ fn who_cannot_listen_is_told_why() {
     world.get("/v1/folders/f/events").problem(503, "unavailable");
     drop(listeners);
     // The places are free again once the server has seen that the clients are gone.
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     while Listener::try_new(&world, "?after=1", &[]).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(20), "a place stays taken");
+        assert!(started.elapsed() < Duration::from_secs(20), "a place stays taken");
     }
 }
 

@@ -547,7 +547,7 @@ fn parts_are_staged_replaced_and_committed_together() {
 }
 
 #[test]
-fn who_comes_second_gets_a_conflict_that_names_the_place() {
+fn batch_that_comes_second_gets_a_conflict_with_its_place() {
     let world = World::new();
     world.commit(1, &world.first(1, b"0123456789")).expect(200);
     world.commit(2, &world.patch(2, 1, 10, 0, b"a")).expect(200);
@@ -589,7 +589,7 @@ fn slow_clients_are_cut_off_and_others_are_served() {
     });
     let mut slow_head = connect(world.server.address());
     slow_head.write_all(b"GET /healthz HTTP/1.1\r\nho").unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     let mut slow_body = connect(world.server.address());
     slow_body
         .write_all(head("POST", "/v1/folders/f/batches/1", Some(&world.token), 1000, &[]).as_bytes())
@@ -599,7 +599,7 @@ fn slow_clients_are_cut_off_and_others_are_served() {
     read_answer(slow_body).problem(408, "request_timeout");
     let mut rest = Vec::new();
     let _ = std::io::Read::read_to_end(&mut slow_head, &mut rest);
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(5));
     world.commit(1, &world.first(1, b"x")).expect(200);
 }
 

@@ -87,7 +87,7 @@ fn post(world: &World, target: &str, media: &str, body: &[u8]) -> Answer {
 }
 
 #[test]
-fn what_is_found_is_of_the_content_at_that_moment() {
+fn search_finds_the_content_of_that_moment() {
     let world = World::new();
     let mut bytes = noise(1, 300_000);
     world.commit(1, &world.first(1, &bytes)).expect(200);
@@ -156,22 +156,28 @@ fn groups_are_compared_with_the_content_at_that_moment() {
         let answer = post(&world, &target("groups", at), MEDIA_OF[2].1, &body).expect(200);
         assert_eq!(answer.header("content-type"), MEDIA_OF[2].2);
         assert_eq!(answer.header("content-length"), answer.body.len().to_string());
-        let told = GroupAnswer::read(&answer.body[..], list.kind(), bytes.len() as u64, 1000).unwrap();
+        let reported = GroupAnswer::read(&answer.body[..], list.kind(), bytes.len() as u64, 1000).unwrap();
         if base == &bytes {
-            assert_eq!((told.left_len_bytes(), told.signature().blocks()), (0, 0));
+            assert_eq!((reported.left_len_bytes(), reported.signature().blocks()), (0, 0));
             assert!(answer.body.len() < 100, "{}", answer.body.len());
             continue;
         }
-        assert_eq!((told.left_len_bytes(), told.signature().blocks()), (1 << 20, 256));
-        let expected = Signature::of(&base[1 << 20..2 << 20], *told.signature().params());
-        let differing = (0..256).filter(|&block| told.signature().strong(block) != expected.strong(block));
+        assert_eq!(
+            (reported.left_len_bytes(), reported.signature().blocks()),
+            (1 << 20, 256)
+        );
+        let expected = Signature::of(&base[1 << 20..2 << 20], *reported.signature().params());
+        let differing = (0..256).filter(|&block| reported.signature().strong(block) != expected.strong(block));
         assert_eq!(differing.count(), 0);
     }
     // A list of another length, longer than anything here: it is answered, at no more cost than the
     // content's.
     let answer = post(&world, &target("groups", ""), MEDIA_OF[2].1, &many_groups()).expect(200);
-    let told = GroupAnswer::read(&answer.body[..], LeafKind::Sha256, 100 << 20, 1000).unwrap();
-    assert_eq!((told.signature().blocks(), told.base_len_bytes()), (768, 3 << 20));
+    let reported = GroupAnswer::read(&answer.body[..], LeafKind::Sha256, 100 << 20, 1000).unwrap();
+    assert_eq!(
+        (reported.signature().blocks(), reported.base_len_bytes()),
+        (768, 3 << 20)
+    );
     assert_eq!(*world.reports.lock().unwrap(), Vec::<String>::new());
 }
 
@@ -274,9 +280,9 @@ fn endless_and_slow_bodies_are_refused_and_keep_nobody_out() {
         let mut stream = connect(world.server.address());
         let request = head("POST", &target(call, ""), Some(&world.token), body.len(), &extra);
         stream.write_all(request.as_bytes()).unwrap();
-        let began = Instant::now();
+        let started = Instant::now();
         for byte in &body {
-            if stream.write_all(&[*byte]).is_err() || began.elapsed() > Duration::from_secs(3) {
+            if stream.write_all(&[*byte]).is_err() || started.elapsed() > Duration::from_secs(3) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -323,9 +329,9 @@ fn fifty_slow_lists_and_long_ones_keep_no_search_waiting() {
     let long: Vec<_> = (0..5).map(|_| begin(long.len(), &long[..long.len() - 1])).collect();
     std::thread::sleep(Duration::from_millis(300));
     for _ in 0..3 {
-        let began = Instant::now();
+        let started = Instant::now();
         post(&world, &target("chunks", ""), media, &body).expect(200);
-        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
     // Slow clients are served in the end.
     for mut stream in slow {
@@ -366,14 +372,14 @@ fn a_search_that_nobody_waits_for_ends() {
     }
     let body = signature(&noise(2, 1 << 20));
     let search = |at: u64| {
-        let began = Instant::now();
+        let started = Instant::now();
         post(&world, &target("matches", &format!("?at={at}")), MEDIA_OF[0].1, &body).expect(200);
-        began.elapsed()
+        started.elapsed()
     };
     let (long, short) = (search(2), search(3));
     assert!(short < long / 8, "{short:?} {long:?}");
     // Given up as soon as it is at work: the next search need not wait until it would have ended.
-    let began = Instant::now();
+    let started = Instant::now();
     let mut stream = connect(world.server.address());
     let extra = [("content-type", MEDIA_OF[0].1)];
     let request = head(
@@ -388,7 +394,7 @@ fn a_search_that_nobody_waits_for_ends() {
     std::thread::sleep(long / 16);
     drop(stream);
     search(3);
-    assert!(began.elapsed() < long / 2, "{:?} {long:?}", began.elapsed());
+    assert!(started.elapsed() < long / 2, "{:?} {long:?}", started.elapsed());
 }
 
 #[test]

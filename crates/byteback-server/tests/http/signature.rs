@@ -23,7 +23,7 @@ fn blocks(signature: &Signature) -> Vec<(u32, Vec<u8>)> {
 }
 
 #[test]
-fn it_is_that_of_the_content_at_each_moment() {
+fn signature_is_that_of_the_content_at_each_moment() {
     let world = World::new();
     let mut bytes = noise(1, 300_000);
     world.commit(1, &world.first(1, &bytes)).expect(200);

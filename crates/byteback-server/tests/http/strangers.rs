@@ -111,7 +111,7 @@ fn a_device_whose_token_ended_has_no_place_of_a_device() {
 }
 
 #[test]
-fn more_connections_of_devices_than_places_are_refused() {
+fn device_connections_beyond_the_limit_are_refused() {
     let world = World::with(|config| {
         config.connections_max = 12;
         config.strangers_max = 10;

@@ -66,8 +66,8 @@ impl Id {
 /// Whether a line of the list is about the object at `place`. Lines that cannot be parsed are about
 /// others.
 pub(crate) fn listed(line: &[u8], place: &Place) -> bool {
-    let told = serde_json::from_slice::<(String, Id)>(line);
-    told.is_ok_and(|(pg, id)| pg == place.pg && id.is(place))
+    let reported = serde_json::from_slice::<(String, Id)>(line);
+    reported.is_ok_and(|(pg, id)| pg == place.pg && id.is(place))
 }
 
 #[derive(Deserialize)]

@@ -236,7 +236,7 @@ fn place() -> Place {
 }
 
 /// An OSD with one object that is queried repeatedly.
-struct Told {
+struct ScriptedOsd {
     model: RefCell<Option<Model>>,
     /// The object's later states, each with the number of the answer from which on it is given.
     later: RefCell<Vec<(usize, Option<Model>)>>,
@@ -245,7 +245,7 @@ struct Told {
     missing: Cell<i64>,
 }
 
-impl Told {
+impl ScriptedOsd {
     fn new(model: Model) -> Self {
         Self {
             model: RefCell::new(Some(model)),
@@ -267,7 +267,7 @@ impl Told {
 
 const LINE: &str = r#"["1.0",{"oid":"name","key":"","snapid":-2,"hash":1,"max":0,"pool":1,"namespace":"","max":0}]"#;
 
-impl System for &Told {
+impl System for &ScriptedOsd {
     fn list(&self, pg: &str, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         assert_eq!(pg, "1.0");
         match self.model.borrow().is_some() {
@@ -294,7 +294,7 @@ impl System for &Told {
     }
 }
 
-impl Source for Reader<&Told> {
+impl Source for Reader<&ScriptedOsd> {
     fn description(&self) -> Description {
         DESCRIPTION
     }
@@ -312,8 +312,8 @@ impl Source for Reader<&Told> {
     }
 }
 
-fn reader(told: &Told) -> Reader<&Told> {
-    Reader::new(told, place(), tempfile::tempfile().unwrap())
+fn reader(reported: &ScriptedOsd) -> Reader<&ScriptedOsd> {
+    Reader::new(reported, place(), tempfile::tempfile().unwrap())
 }
 
 /// 1500 seeds, unless `BYTEBACK_SEED` is set.
@@ -327,8 +327,8 @@ fn every_block_is_told_as_it_is() {
     let (mut summed, mut combined) = (0, 0);
     for seed in seeds() {
         let model = Model::drawn(&mut SplitMix64::new(seed));
-        let told = Told::new(model.clone());
-        let source = reader(&told);
+        let reported = ScriptedOsd::new(model.clone());
+        let source = reader(&reported);
         let sums = source.collect();
         let sums = sums.unwrap_or_else(|error| panic!("BYTEBACK_SEED={seed}: {error}\n{}", model.text()));
         let (layout, bytes, mut at, mut found) = (sums.layout(), model.bytes(), 0, Vec::new());
@@ -410,8 +410,8 @@ fn why_there_is_no_checksum_is_said() {
             len,
             extents,
         };
-        let told = Told::new(model);
-        let sums = reader(&told).collect().unwrap();
+        let reported = ScriptedOsd::new(model);
+        let sums = reader(&reported).collect().unwrap();
         let name = |run: Run<'_>| match run {
             Run::Sums { .. } => "sums",
             Run::Zeros { .. } => "zeros",
@@ -437,13 +437,13 @@ fn why_there_is_no_checksum_is_said() {
         (SUMMED | 1 << 63, CRC32C, "encoded"),
         (SUMMED | SHARED | 8 | 1, CRC32C, "sums"),
     ] {
-        let told = runs(
+        let reported = runs(
             128,
             vec![(0, 64, 0, known.clone()), (64, 64, 0, blob(flags, csum_type))],
         );
         match name {
-            "sums" => assert_eq!(told, [(0, 128, "sums")]),
-            name => assert_eq!(told, [(0, 64, "sums"), (64, 128, name)], "{flags} {csum_type}"),
+            "sums" => assert_eq!(reported, [(0, 128, "sums")]),
+            name => assert_eq!(reported, [(0, 64, "sums"), (64, 128, name)], "{flags} {csum_type}"),
         }
     }
     // Truncated and lengthened again: the chunk's bytes behind the cut are hidden, and not known to
@@ -702,9 +702,9 @@ fn an_object_that_changes_meanwhile_is_noticed() {
         let later = (random.below(4) > 0).then_some(later);
         // The requests: the object, then its bytes and the object once more, then the object.
         for from in 2..=4 {
-            let told = Told::new(model.clone());
-            told.later.borrow_mut().push((from, later.clone()));
-            let source = reader(&told);
+            let reported = ScriptedOsd::new(model.clone());
+            reported.later.borrow_mut().push((from, later.clone()));
+            let source = reader(&reported);
             let sums = source.collect().unwrap();
             let mut buffer = vec![0; model.len + 9];
             let read = source.read_at(0, &mut buffer);
@@ -749,26 +749,26 @@ fn an_object_that_changes_meanwhile_is_noticed() {
 fn the_bytes_are_those_of_the_object() {
     let model = Model::drawn(&mut SplitMix64::new(11));
     assert!(model.len > 20, "{}", model.len);
-    let told = Told::new(model.clone());
-    let source = reader(&told);
+    let reported = ScriptedOsd::new(model.clone());
+    let source = reader(&reported);
     let mut buffer = [0; 10];
     for missing in [1, -1, 15] {
-        told.missing.set(missing);
+        reported.missing.set(missing);
         let said = source.read_at(0, &mut buffer);
         assert!(
             matches!(said, Err(SourceError::Malformed(_) | SourceError::ChangedMeanwhile)),
             "{missing}: {said:?}"
         );
     }
-    told.missing.set(0);
-    told.answers.set(0);
+    reported.missing.set(0);
+    reported.answers.set(0);
     let bytes = model.bytes();
     for offset in [7, 0, 3, model.len - 4, model.len, model.len + 1] {
         let len = source.read_at(offset as u64, &mut buffer).unwrap();
         let expected = bytes.get(offset..).unwrap_or_default();
         assert_eq!(buffer[..len], expected[..expected.len().min(10)], "{offset}");
     }
-    assert_eq!(told.answers.get(), 2);
+    assert_eq!(reported.answers.get(), 2);
 }
 
 /// The tool itself, replaced by a script.
@@ -823,7 +823,7 @@ fn ceph_tool_is_asked_rightly_and_ended_if_it_says_too_much() {
 }
 
 #[test]
-fn what_the_tool_complains_about_is_explained() {
+fn ceph_tool_errors_are_explained() {
     let said = |text: &str| {
         let said = text.to_owned();
         explained(SourceError::Program { name: "x", said })
@@ -874,7 +874,7 @@ fn what_the_tool_complains_about_is_explained() {
 /// announced long sequential writes, so that checksums cover up to 64 KiB, and was overwritten with
 /// shorter ones.
 #[test]
-fn what_ceph_says_is_understood() {
+fn ceph_output_is_understood() {
     let [clone, hinted] = [
         (include_str!("recorded/ceph-16.2.15-clone.json"), "recorded"),
         (include_str!("recorded/ceph-16.2.15-hinted.json"), "hint65536"),

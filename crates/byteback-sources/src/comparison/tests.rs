@@ -17,14 +17,14 @@ enum Stretch {
 }
 
 /// A source of stretches.
-struct Told {
+struct ScriptedSource {
     layout: Layout,
     len_bytes: u64,
     stretches: std::vec::IntoIter<Stretch>,
     now: Option<Stretch>,
 }
 
-impl Extraction for Told {
+impl Extraction for ScriptedSource {
     fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -70,10 +70,10 @@ impl Extraction for Told {
     }
 }
 
-fn told(layout: &Layout, content: &[u8], stretches: Vec<Stretch>) -> FileChecksums {
+fn reported(layout: &Layout, content: &[u8], stretches: Vec<Stretch>) -> FileChecksums {
     let mut stretches = Some(stretches);
     let begin = || {
-        Ok(Told {
+        Ok(ScriptedSource {
             layout: layout.clone(),
             len_bytes: content.len() as u64,
             stretches: stretches.take().unwrap().into_iter(),
@@ -102,7 +102,7 @@ fn fully(layout: &Layout, content: &[u8]) -> FileChecksums {
     for block in content.chunks(layout.block_len as usize) {
         summed(layout, block, &mut sums);
     }
-    told(layout, content, vec![Stretch::Sums(0, content.len() as u64, sums)])
+    reported(layout, content, vec![Stretch::Sums(0, content.len() as u64, sums)])
 }
 
 fn range(start: u64, end: u64) -> ByteRange {
@@ -149,7 +149,7 @@ fn comparison_compare_one_crc_with_those_of_its_sectors() {
 fn blocks_of_zeros_of_any_length_are_compared_with_holes() {
     let zeros = vec![0; 20_000];
     let layout = layout(Kind::Sha256, 8192, Tail::AsIs);
-    let hole = told(&layout, &zeros, vec![Stretch::Zeros(0, 20_000)]);
+    let hole = reported(&layout, &zeros, vec![Stretch::Zeros(0, 20_000)]);
     let mut content = zeros.clone();
     content[8191] = 1;
     for (content, differing) in [(&zeros, None), (&content, Some(range(0, 8192)))] {
@@ -174,7 +174,7 @@ fn comparison_find_moves_and_refuse_other_functions() {
             summed(&layout, &pieces[*piece], &mut sums);
         }
         let all = Stretch::Chunks(0, content.len() as u64, ends, sums);
-        told(&layout, &content, vec![all])
+        reported(&layout, &content, vec![all])
     };
     let base = store(&[0, 1, 2, 3, 4, 5]);
     let new = store(&[0, 19, 1, 2, 4, 5]);
@@ -185,7 +185,7 @@ fn comparison_find_moves_and_refuse_other_functions() {
         comparison.bytes(Likeness::Differs) + comparison.bytes(Likeness::Unknown),
         119
     );
-    let other = told(&layout(Kind::Crc32c, 16, Tail::AsIs), &[], Vec::new());
+    let other = reported(&layout(Kind::Crc32c, 16, Tail::AsIs), &[], Vec::new());
     assert_eq!(
         compare_checksums(&other, &new),
         Err(Incomparable::Kinds {
@@ -198,7 +198,7 @@ fn comparison_find_moves_and_refuse_other_functions() {
             salt: salt.to_vec(),
             ..layout(Kind::Sha256, 16, Tail::AsIs)
         };
-        told(&layout, &[], Vec::new())
+        reported(&layout, &[], Vec::new())
     };
     assert_eq!(
         compare_checksums(&salted(b"a"), &salted(b"b")),
@@ -211,7 +211,7 @@ fn comparison_find_moves_and_refuse_other_functions() {
 }
 
 #[test]
-fn what_a_walk_of_two_trees_found_is_all_that_differs() {
+fn comparison_finds_all_that_differs_in_two_trees() {
     let mut differing = ExtentSet::new();
     differing.insert(ByteRange::new(10, 20).unwrap());
     differing.insert(ByteRange::new(30, 50).unwrap());

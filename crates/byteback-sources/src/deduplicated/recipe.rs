@@ -48,7 +48,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
     let len = len.ok_or("a recipe without the file's length")?;
     let mut table = Table::new(kind);
     let mut chunks = None;
-    let (told, at) = loop {
+    let (reported, at) = loop {
         let (at, line) = next()?;
         if let Some(folder) = line.strip_prefix(b"chunks ") {
             if folder.is_empty() || chunks.is_some() || !table.ends.is_empty() {
@@ -73,10 +73,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
     };
     // The last line describes no chunk, and nothing is behind it.
     let made = sha2::Sha256::digest(bytes.get(..at).unwrap_or_default());
-    if from_hex(told).as_deref() != Some(&made[..]) {
+    if from_hex(reported).as_deref() != Some(&made[..]) {
         return Err("a recipe that does not match the digest in its last line");
     }
-    if at + b"end ".len() + told.len() + 1 != bytes.len() {
+    if at + b"end ".len() + reported.len() + 1 != bytes.len() {
         return Err("a recipe with data after its end");
     }
     match table.len_bytes() == len {

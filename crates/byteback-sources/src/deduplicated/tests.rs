@@ -145,8 +145,8 @@ fn what_is_described_is_what_is_read() {
         let mut random = SplitMix64::new(seed);
         let made = Made::new(&mut random, FORMS[seed as usize % 2]);
         let source = made.source();
-        let told = source.collect().unwrap();
-        let runs: Vec<_> = told.runs().collect();
+        let reported = source.collect().unwrap();
+        let runs: Vec<_> = reported.runs().collect();
         match made.content.len() as u64 {
             0 => assert!(runs.is_empty()),
             len => {
@@ -155,13 +155,13 @@ fn what_is_described_is_what_is_read() {
                 assert_eq!(runs, [Run::Chunks { range, ends, sums }]);
             }
         }
-        let verified = verify(&source, &told).unwrap();
+        let verified = verify(&source, &reported).unwrap();
         assert_eq!(
             (verified.blocks, verified.bytes),
             (made.table.ends.len() as u64, made.content.len() as u64)
         );
         assert!(all(&source, made.content.len()).unwrap() == made.content);
-        assert_eq!(told.stamp().len_bytes, made.content.len() as u64);
+        assert_eq!(reported.stamp().len_bytes, made.content.len() as u64);
         // Any part of it, and one that was not described before.
         let other = made.source();
         for _ in 0..20 {
@@ -177,7 +177,7 @@ fn what_is_described_is_what_is_read() {
 /// Any byte of the list or the store is altered, or the end is missing: the result is an error, or
 /// is true of the bytes. A recipe has a digest, so an altered one is never accepted.
 #[test]
-fn no_byte_comes_that_is_not_the_one_described() {
+fn deduplicated_file_yields_only_described_bytes() {
     for seed in seeds(400) {
         let mut random = SplitMix64::new(seed);
         let form = FORMS[seed as usize % 2];
@@ -203,8 +203,8 @@ fn no_byte_comes_that_is_not_the_one_described() {
         }
         std::fs::write(&path, &bytes).unwrap();
         let source = made.source();
-        let told = match source.collect() {
-            Ok(told) => told,
+        let reported = match source.collect() {
+            Ok(reported) => reported,
             Err(error) => {
                 assert!(is_list, "{error}");
                 assert!(matches!(error, SourceError::Malformed(_)), "{error}");
@@ -212,9 +212,9 @@ fn no_byte_comes_that_is_not_the_one_described() {
             }
         };
         assert!(!is_list || form == Kept::Casync, "a spoiled recipe was taken");
-        match verify(&source, &told) {
+        match verify(&source, &reported) {
             // The spoiled chunk is not used any more, or the index describes other existing chunks.
-            Ok(verified) => assert_eq!(verified.bytes, told.stamp().len_bytes),
+            Ok(verified) => assert_eq!(verified.bytes, reported.stamp().len_bytes),
             Err(VerifyError::Source(SourceError::Chunk { .. })) => {}
             Err(error) => panic!("{error}"),
         }
@@ -230,21 +230,21 @@ fn a_list_that_is_replaced_is_another_file() {
         let mut random = SplitMix64::new(3);
         let [made, other] = [(); 2].map(|()| Made::new(&mut random, form));
         let source = made.source();
-        let told = source.collect().unwrap();
-        assert!(source.is_unchanged(told.stamp()).unwrap());
+        let reported = source.collect().unwrap();
+        assert!(source.is_unchanged(reported.stamp()).unwrap());
         made.write(&other.list());
-        assert!(!source.is_unchanged(told.stamp()).unwrap());
+        assert!(!source.is_unchanged(reported.stamp()).unwrap());
         assert!(matches!(
-            verify(&source, &told),
+            verify(&source, &reported),
             Err(VerifyError::Source(SourceError::ChangedMeanwhile))
         ));
         // The bytes are still those that were described.
         assert!(all(&source, made.content.len()).unwrap() == made.content);
         std::fs::remove_file(made.folder.path().join("list")).unwrap();
-        assert!(!source.is_unchanged(told.stamp()).unwrap());
+        assert!(!source.is_unchanged(reported.stamp()).unwrap());
         // Restored: only the content of the list counts.
         made.write(&made.list());
-        assert!(source.is_unchanged(told.stamp()).unwrap());
+        assert!(source.is_unchanged(reported.stamp()).unwrap());
     }
 }
 
@@ -260,7 +260,7 @@ fn a_list_that_is_replaced_while_it_is_read_is_noticed() {
             source: &source,
             layout: listed.table.layout(),
             listed,
-            is_told: false,
+            is_reported: false,
         };
         made.write(&other.list());
         assert!(matches!(passage.finish(), Err(SourceError::ChangedMeanwhile)));
@@ -268,11 +268,11 @@ fn a_list_that_is_replaced_while_it_is_read_is_noticed() {
 }
 
 #[test]
-fn what_is_missing_says_so() {
+fn deduplicated_file_names_missing_chunks() {
     let mut random = SplitMix64::new(5);
     let made = Made::new(&mut random, Kept::Casync);
     let source = made.source();
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     let failed = |what: &str| {
         *source.last_read.lock() = None;
         let error = all(&source, made.content.len()).unwrap_err();
@@ -283,7 +283,7 @@ fn what_is_missing_says_so() {
     std::fs::remove_file(&chunk).unwrap();
     failed("is not in the store");
     // The description is still that of the file.
-    assert_eq!(source.collect().unwrap(), told);
+    assert_eq!(source.collect().unwrap(), reported);
     // Opening a pipe would wait for its other end.
     rustix::fs::mknodat(rustix::fs::CWD, &chunk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     failed("not a regular file");

@@ -14,7 +14,7 @@ const BLOCK: usize = 512;
 
 /// A file on a device, as the kernel would report it.
 #[derive(Clone)]
-struct Told {
+struct ScriptedDevice {
     stat: Stat,
     status: Vec<u8>,
     /// Flags beside place and length.
@@ -52,7 +52,7 @@ fn extent(start: u64, address: u64, len: u64, flags: u32) -> Vec<u8> {
     bytes
 }
 
-impl Kernel for Told {
+impl Kernel for ScriptedDevice {
     fn stat(&self) -> std::io::Result<Stat> {
         Ok(self.stat)
     }
@@ -101,7 +101,7 @@ impl Kernel for Told {
     }
 }
 
-impl Told {
+impl ScriptedDevice {
     fn collect(&self) -> Result<FileChecksums> {
         self.asked.set(0);
         FileChecksums::collect(1, || Passage::begin(self.clone()))
@@ -110,7 +110,7 @@ impl Told {
 
 /// A device with one file, and the expected knowledge about each of its blocks: a checksum, zeros
 /// or nothing.
-fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
+fn drawn(random: &mut SplitMix64) -> (ScriptedDevice, Vec<Option<Vec<u8>>>) {
     let kind = [Kind::Sha256, Kind::Sha512, Kind::Sha1][random.below(3) as usize];
     let salt_len = [0, 4, 32][random.below(3) as usize];
     let salt = random.bytes(salt_len);
@@ -165,7 +165,7 @@ fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
     {
         *expected.last_mut().unwrap() = None;
     }
-    let told = Told {
+    let reported = ScriptedDevice {
         stat: byteback_host::tree::stat_fd(file.as_fd()).unwrap(),
         status: status(&text, blocks * BLOCK as u64),
         extents,
@@ -173,22 +173,22 @@ fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
         asked: Cell::new(0),
         exchanged: u32::MAX,
     };
-    (told, expected)
+    (reported, expected)
 }
 
 /// The checksums of each block.
-fn each(told: &FileChecksums) -> Vec<Option<Vec<u8>>> {
+fn each(reported: &FileChecksums) -> Vec<Option<Vec<u8>>> {
     let mut all = Vec::new();
-    for run in told.runs() {
+    for run in reported.runs() {
         match run {
             Run::Sums { sums, .. } => {
                 all.extend(
-                    sums.chunks(told.layout().kind.len_bytes())
+                    sums.chunks(reported.layout().kind.len_bytes())
                         .map(|sum| Some(sum.to_vec())),
                 );
             }
-            Run::Zeros { range } => all.extend((0..told.layout().block_count(range)).map(|_| Some(Vec::new()))),
-            Run::Unknown { range, .. } => all.extend((0..told.layout().block_count(range)).map(|_| None)),
+            Run::Zeros { range } => all.extend((0..reported.layout().block_count(range)).map(|_| Some(Vec::new()))),
+            Run::Unknown { range, .. } => all.extend((0..reported.layout().block_count(range)).map(|_| None)),
             Run::Chunks { .. } => panic!("a device has blocks of one length"),
         }
     }
@@ -204,18 +204,18 @@ fn seeds() -> impl Iterator<Item = u64> {
 #[test]
 fn blocks_of_random_files_are_told_as_they_are_on_the_device() {
     for seed in seeds() {
-        let (told, expected) = drawn(&mut SplitMix64::new(seed));
-        assert_eq!(each(&told.collect().unwrap()), expected);
+        let (reported, expected) = drawn(&mut SplitMix64::new(seed));
+        assert_eq!(each(&reported.collect().unwrap()), expected);
     }
 }
 
 #[test]
-fn nothing_wrong_is_told_whatever_is_spoiled() {
+fn dmverity_reports_nothing_wrong_from_damaged_answers() {
     for seed in seeds() {
         let mut random = SplitMix64::new(seed);
-        let (told, expected) = drawn(&mut random);
+        let (reported, expected) = drawn(&mut random);
         for _ in 0..20 {
-            let mut spoiled = told.clone();
+            let mut spoiled = reported.clone();
             let bytes = match random.below(2) {
                 0 => &mut spoiled.status,
                 _ => &mut spoiled.hashes,
@@ -237,10 +237,10 @@ fn nothing_wrong_is_told_whatever_is_spoiled() {
     }
 }
 
-impl Told {
+impl ScriptedDevice {
     /// Collects with any device accepted as the one with the hashes.
     fn collect_with_any_device(self) -> Result<FileChecksums> {
-        struct Any(Told);
+        struct Any(ScriptedDevice);
         impl Kernel for Any {
             fn stat(&self) -> std::io::Result<Stat> {
                 self.0.stat()
@@ -267,9 +267,9 @@ impl Told {
 
 #[test]
 fn a_device_that_is_exchanged_meanwhile_makes_it_void() {
-    let (mut told, _) = drawn(&mut SplitMix64::new(5));
-    told.exchanged = 1;
-    assert!(matches!(told.collect(), Err(SourceError::Busy)));
+    let (mut reported, _) = drawn(&mut SplitMix64::new(5));
+    reported.exchanged = 1;
+    assert!(matches!(reported.collect(), Err(SourceError::Busy)));
 }
 
 #[test]

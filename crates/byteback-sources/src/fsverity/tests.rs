@@ -48,12 +48,12 @@ impl Sealed {
             piece_len: 5000,
             error: None,
         };
-        sealed.measure_anew();
+        sealed.remeasure();
         sealed
     }
 
     /// A kernel that opened the file with this descriptor.
-    fn measure_anew(&mut self) {
+    fn remeasure(&mut self) {
         let layout = Layout {
             kind: if self.measured.algorithm == 1 {
                 Kind::Sha256
@@ -67,7 +67,7 @@ impl Sealed {
         self.measured.digest = sum(&layout, &self.descriptor);
     }
 
-    fn told(&self) -> Result<FileChecksums> {
+    fn reported(&self) -> Result<FileChecksums> {
         FileChecksums::collect(1, || Passage::begin(self.clone()))
     }
 }
@@ -111,24 +111,24 @@ fn every_block_of_a_sealed_file_has_its_hash() {
     for (kind, salt) in CASES {
         for len in LENGTHS {
             let content = SplitMix64::new(9).bytes(len);
-            let told = Sealed::new(kind, salt, &content).told().unwrap();
+            let reported = Sealed::new(kind, salt, &content).reported().unwrap();
             let mut padded = salt.to_vec();
             if !salt.is_empty() {
                 padded.resize(if kind == Kind::Sha512 { 128 } else { 64 }, 0);
             }
-            assert_eq!((told.layout().kind, &told.layout().salt), (kind, &padded));
+            assert_eq!((reported.layout().kind, &reported.layout().salt), (kind, &padded));
             let expected: Vec<_> = content
                 .chunks(4096)
-                .flat_map(|block| sum(told.layout(), block))
+                .flat_map(|block| sum(reported.layout(), block))
                 .collect();
             let mut sums = Vec::new();
-            for run in told.runs() {
+            for run in reported.runs() {
                 match run {
                     Run::Sums { sums: more, .. } => sums.extend_from_slice(more),
                     run => panic!("{run:?}"),
                 }
             }
-            assert_eq!((sums, told.unknown_bytes()), (expected, 0), "{len}");
+            assert_eq!((sums, reported.unknown_bytes()), (expected, 0), "{len}");
         }
     }
 }
@@ -138,12 +138,12 @@ fn every_block_of_a_sealed_file_has_its_hash() {
 fn a_signed_file_is_measured_without_its_signature() {
     let mut sealed = Sealed::new(Kind::Sha256, b"", &[7; 9000]);
     sealed.descriptor[5] = 3;
-    sealed.told().unwrap();
+    sealed.reported().unwrap();
 }
 
 /// Damage or forgery of anything beside the kernel's measurement: no checksums are returned.
 #[test]
-fn what_does_not_follow_from_the_measurement_is_not_told() {
+fn fsverity_reports_only_what_its_measurement_proves() {
     let content = SplitMix64::new(9).bytes(700_000);
     for (kind, salt) in CASES {
         let sealed = Sealed::new(kind, salt, &content);
@@ -151,21 +151,24 @@ fn what_does_not_follow_from_the_measurement_is_not_told() {
         for at in (0..DESCRIPTOR_LEN).filter(|at| !(4..8).contains(at)) {
             let mut other = sealed.clone();
             other.descriptor[at] ^= 1 << random.below(8);
-            let told = other.told();
-            assert!(matches!(told, Err(SourceError::Malformed(_))), "byte {at}: {told:?}");
+            let reported = other.reported();
+            assert!(
+                matches!(reported, Err(SourceError::Malformed(_))),
+                "byte {at}: {reported:?}"
+            );
         }
         for _ in 0..50 {
             let mut other = sealed.clone();
             let at = random.below(other.nodes.len() as u64) as usize;
             other.nodes[at] ^= 1;
             assert!(
-                matches!(other.told(), Err(SourceError::Malformed(_))),
+                matches!(other.reported(), Err(SourceError::Malformed(_))),
                 "byte {at} of the tree"
             );
             let mut other = sealed.clone();
             other.nodes.truncate(at);
             assert!(
-                matches!(other.told(), Err(SourceError::Malformed(_))),
+                matches!(other.reported(), Err(SourceError::Malformed(_))),
                 "{at} bytes of the tree"
             );
         }
@@ -178,8 +181,8 @@ fn descriptors_that_cannot_be_are_refused() {
     let spoil = |at: usize, byte: u8| {
         let mut sealed = Sealed::new(Kind::Sha256, b"", &[7; 9000]);
         sealed.descriptor[at] = byte;
-        sealed.measure_anew();
-        sealed.told()
+        sealed.remeasure();
+        sealed.reported()
     };
     for (at, byte) in [
         (0, 0),
@@ -194,8 +197,11 @@ fn descriptors_that_cannot_be_are_refused() {
         (8, 1),
         (15, 255),
     ] {
-        let told = spoil(at, byte);
-        assert!(matches!(told, Err(SourceError::Malformed(_))), "{at}: {byte}: {told:?}");
+        let reported = spoil(at, byte);
+        assert!(
+            matches!(reported, Err(SourceError::Malformed(_))),
+            "{at}: {byte}: {reported:?}"
+        );
     }
     // Another block length makes another tree.
     assert!(matches!(spoil(2, 13), Err(SourceError::Malformed(_))));
@@ -212,7 +218,7 @@ fn refusals_say_what_is_missing() {
         (libc::EIO, "cannot read the file's hash tree"),
     ] {
         sealed.error = Some(code);
-        let said = sealed.told().unwrap_err().to_string();
+        let said = sealed.reported().unwrap_err().to_string();
         assert!(said.contains(text), "{said}");
     }
 }

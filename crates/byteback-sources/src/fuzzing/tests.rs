@@ -132,11 +132,11 @@ fn the_seeds_are_what_they_are_called() {
     };
     let table = moose::table(&header[17..], &chunk, &held).unwrap().unwrap();
     assert_eq!(table, 0xd797_8eeb_u32.to_be_bytes().repeat(4));
-    let [told, status, .., exception] = &hdfs_seeds()[..] else {
+    let [reported, status, .., exception] = &hdfs_seeds()[..] else {
         panic!()
     };
-    let told = transfer::parse(&told[3..]).unwrap();
-    assert_eq!(told.into_crcs(8101, 4096).unwrap().1.len(), 8);
+    let reported = transfer::parse(&reported[3..]).unwrap();
+    assert_eq!(reported.into_crcs(8101, 4096).unwrap().1.len(), 8);
     assert_eq!(web::FileStatus::parse(&status[1..]).unwrap().len_bytes, 5000);
     assert_eq!(
         web::exception(&exception[1..]).as_deref(),

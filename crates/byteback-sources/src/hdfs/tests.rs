@@ -180,7 +180,7 @@ enum Node {
 }
 
 type Spoil = Box<dyn Fn(&Cluster, &str, &mut Answer)>;
-type SpoilTold = Box<dyn Fn(&mut Vec<u8>)>;
+type SpoilAnswer = Box<dyn Fn(&mut Vec<u8>)>;
 
 struct Cluster {
     file: RefCell<File>,
@@ -329,7 +329,7 @@ fn delimited(message: &[u8]) -> Vec<u8> {
 
 impl Conversation {
     /// The answer of the DataNode, in HDFS's format.
-    fn told(&self) -> Vec<u8> {
+    fn reported(&self) -> Vec<u8> {
         assert_eq!(self.question[..3], [0, 28, 0x55]);
         let behind = self.question[3..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 4;
         let operation = fields(&self.question[behind..]);
@@ -383,7 +383,7 @@ impl Conversation {
             0 => 0,
             _ => stored.bytes.len().div_ceil(stored.bytes_per_crc),
         };
-        let mut told = [
+        let mut reported = [
             number(1, stored.bytes_per_crc as u64),
             number(2, count as u64),
             message(3, &sums),
@@ -391,12 +391,12 @@ impl Conversation {
         ]
         .concat();
         if self.node != Node::Old {
-            told.extend(message(
+            reported.extend(message(
                 5,
                 &[number(1, options[&1].0), number(2, options[&2].0)].concat(),
             ));
         }
-        let mut answer = delimited(&[number(1, 0), message(3, &told)].concat());
+        let mut answer = delimited(&[number(1, 0), message(3, &reported)].concat());
         if self.node == Node::CutShort {
             answer.truncate(answer.len() / 2);
         }
@@ -413,10 +413,10 @@ impl Write for Conversation {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let mut answer = self.told();
-        if let Some(spoil) = SPOIL_TOLD.take() {
+        let mut answer = self.reported();
+        if let Some(spoil) = SPOIL_ANSWER.take() {
             spoil(&mut answer);
-            SPOIL_TOLD.set(Some(spoil));
+            SPOIL_ANSWER.set(Some(spoil));
         }
         self.answer = Some(io::Cursor::new(answer));
         Ok(())
@@ -438,7 +438,7 @@ impl Read for Conversation {
 
 thread_local! {
     /// The damage done to the answers of DataNodes; a conversation owns its data.
-    static SPOIL_TOLD: Cell<Option<SpoilTold>> = const { Cell::new(None) };
+    static SPOIL_ANSWER: Cell<Option<SpoilAnswer>> = const { Cell::new(None) };
 }
 
 impl Connect for Cluster {
@@ -473,22 +473,22 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
 
 /// Files with any blocks, summed with any function.
 #[test]
-fn what_is_told_is_true_of_any_file() {
+fn hdfs_checksums_are_true_of_any_file() {
     let (mut even, mut uneven, mut unknown) = (0, 0, 0);
     for seed in seeds(600) {
         let file = File::drawn(&mut SplitMix64::new(seed));
         let content = file.content();
         let cluster = Cluster::of(file.clone());
         let source = cluster.source();
-        let told = match source.collect() {
-            Ok(told) => told,
+        let reported = match source.collect() {
+            Ok(reported) => reported,
             Err(error) => panic!("{error}"),
         };
-        assert_eq!(told.stamp().len_bytes, content.len() as u64);
-        let block_len = told.layout().block_len as usize;
-        let verified = verify(&source, &told).unwrap();
+        assert_eq!(reported.stamp().len_bytes, content.len() as u64);
+        let block_len = reported.layout().block_len as usize;
+        let verified = verify(&source, &reported).unwrap();
         let (mut end, mut expected) = (0, 0);
-        for (run, block) in told.runs().zip(&file.blocks) {
+        for (run, block) in reported.runs().zip(&file.blocks) {
             assert_eq!(run.range().start(), end, "a gap");
             end += block.bytes.len() as u64;
             end = end.min(content.len() as u64);
@@ -527,7 +527,11 @@ fn what_is_told_is_true_of_any_file() {
             while lens[0] * 2 <= 4096 {
                 lens.insert(0, lens[0] * 2);
             }
-            let is_even = |len: &&usize| told.runs().all(|run| run.range().start().is_multiple_of(**len as u64));
+            let is_even = |len: &&usize| {
+                reported
+                    .runs()
+                    .all(|run| run.range().start().is_multiple_of(**len as u64))
+            };
             assert_eq!(block_len, *lens.iter().find(is_even).unwrap_or(&lens[0]));
         }
         let mut bytes = vec![0; content.len() + 5];
@@ -573,7 +577,7 @@ fn answers_that_are_spoiled_are_not_believed() {
             }
         };
         if of_nodes {
-            SPOIL_TOLD.set(Some(Box::new(spoil)));
+            SPOIL_ANSWER.set(Some(Box::new(spoil)));
         } else {
             *cluster.spoil.borrow_mut() = Box::new(move |cluster, _, answer| {
                 if cluster.asked.get() != which + 1 {
@@ -586,19 +590,19 @@ fn answers_that_are_spoiled_are_not_believed() {
             });
         }
         let source = cluster.source();
-        let told = source.collect();
+        let reported = source.collect();
         // All is well again afterwards.
         *cluster.spoil.borrow_mut() = Box::new(|_, _, _| {});
-        SPOIL_TOLD.set(None);
-        if let Ok(told) = told {
+        SPOIL_ANSWER.set(None);
+        if let Ok(reported) = reported {
             taken += 1;
             let content = cluster.file.borrow().content();
-            assert_eq!(told.stamp().len_bytes, content.len() as u64);
+            assert_eq!(reported.stamp().len_bytes, content.len() as u64);
             assert_eq!(
-                told.runs().map(|run| run.range().len_bytes()).sum::<u64>(),
+                reported.runs().map(|run| run.range().len_bytes()).sum::<u64>(),
                 content.len() as u64
             );
-            match verify(&source, &told) {
+            match verify(&source, &reported) {
                 Ok(_) | Err(VerifyError::Source(SourceError::ChangedMeanwhile)) => {}
                 // Checksums of DataNodes are taken as they come; the description of blocks is
                 // checked.
@@ -653,8 +657,8 @@ fn a_file_that_changes_meanwhile_is_noticed() {
                 }
             });
             let source = cluster.source();
-            let told = match source.collect() {
-                Ok(told) => told,
+            let reported = match source.collect() {
+                Ok(reported) => reported,
                 Err(SourceError::NotHere(why)) => {
                     assert!(why.contains("being written"));
                     noticed += 1;
@@ -662,14 +666,14 @@ fn a_file_that_changes_meanwhile_is_noticed() {
                 }
                 Err(error) => panic!("{error}"),
             };
-            match verify(&source, &told) {
+            match verify(&source, &reported) {
                 Ok(verified) => assert_eq!(verified.blocks, 3),
                 Err(VerifyError::Source(SourceError::ChangedMeanwhile)) if changed_at > 6 => noticed += 1,
                 Err(error) => panic!("{error}"),
             }
             // The result is of the present file or of the previous one, never of both.
-            let is_now = told.stamp().witness == source.state().unwrap().map_or([0; 32], |state| state.digest());
-            assert_eq!(source.is_unchanged(told.stamp()).unwrap(), is_now);
+            let is_now = reported.stamp().witness == source.state().unwrap().map_or([0; 32], |state| state.digest());
+            assert_eq!(source.is_unchanged(reported.stamp()).unwrap(), is_now);
         }
         // Two requests at the beginning, three blocks, two at the end, and the eighth reads; a
         // change at the last one of a description is noticed later.
@@ -687,10 +691,10 @@ fn a_file_that_changes_meanwhile_is_noticed() {
 fn bytes_of_another_state_are_not_given_out() {
     let cluster = Cluster::of(File::of(&[4096, 4096, 1000]));
     let source = cluster.source();
-    let told = source.collect().unwrap();
-    assert!(source.is_unchanged(told.stamp()).unwrap());
+    let reported = source.collect().unwrap();
+    assert!(source.is_unchanged(reported.stamp()).unwrap());
     cluster.file.borrow_mut().append(b"more");
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     for offset in [0, 8192] {
         let read = source.read_at(offset, &mut [0; 10]);
         assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
@@ -698,7 +702,7 @@ fn bytes_of_another_state_are_not_given_out() {
     // The same length again, and another block; and while it is read.
     let cluster = Cluster::of(File::of(&[4096, 4096, 1000]));
     let source = cluster.source();
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     let asked = cluster.asked.get();
     *cluster.spoil.borrow_mut() = Box::new(move |cluster, _, _| {
         if cluster.asked.get() == asked + 1 {
@@ -709,7 +713,7 @@ fn bytes_of_another_state_are_not_given_out() {
     });
     let read = source.read_at(5000, &mut [0; 10]);
     assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     // Cut to less than what is asked for.
     let cluster = Cluster::of(File::of(&[4096]));
     let source = cluster.source();
@@ -780,14 +784,14 @@ fn a_file_that_is_being_written_has_no_checksums() {
         assert!(matches!(said, Err(SourceError::NotHere(why)) if why.contains("being written")));
         assert!(cluster.connected.borrow().is_empty());
         cluster.file.borrow_mut().is_open = false;
-        let told = cluster.source().collect().unwrap();
-        assert_eq!(verify(&cluster.source(), &told).unwrap().blocks, lens.len() as u64);
+        let reported = cluster.source().collect().unwrap();
+        assert_eq!(verify(&cluster.source(), &reported).unwrap().blocks, lens.len() as u64);
     }
 }
 
 /// A DataNode that is of no use, in each way, costs a request to the next one, and gives no answer.
 #[test]
-fn what_one_data_node_does_not_tell_another_one_does() {
+fn hdfs_asks_another_data_node_if_one_fails() {
     let bad = [
         Node::Gone,
         Node::Mute,
@@ -804,8 +808,8 @@ fn what_one_data_node_does_not_tell_another_one_does() {
     for node in bad {
         let cluster = Cluster::with(File::of(&[4096, 4096, 1000]), &[node, Node::Fine]);
         let source = cluster.source();
-        let told = source.collect().unwrap();
-        assert_eq!(verify(&source, &told).unwrap().blocks, 3, "{node:?}");
+        let reported = source.collect().unwrap();
+        assert_eq!(verify(&source, &reported).unwrap().blocks, 3, "{node:?}");
         // A node that does not answer at all is tried once.
         let of_first = cluster
             .connected
@@ -853,9 +857,9 @@ fn what_one_data_node_does_not_tell_another_one_does() {
 fn a_data_node_that_lies_is_found_out() {
     let cluster = Cluster::with(File::of(&[8192]), &[Node::Lies]);
     let source = cluster.source();
-    let told = source.collect().unwrap();
-    assert!(!told.layout().kind.is_strong());
-    let said = verify(&source, &told);
+    let reported = source.collect().unwrap();
+    assert!(!reported.layout().kind.is_strong());
+    let said = verify(&source, &reported);
     assert!(
         matches!(
             said,
@@ -870,33 +874,36 @@ fn a_data_node_that_lies_is_found_out() {
 
 /// Clusters with unusual CRCs: of more bytes, of the other kind, or none.
 #[test]
-fn what_a_cluster_keeps_is_found_out() {
-    let told = |crc_type, bytes_per_crc, lens: &[usize]| {
+fn hdfs_checksums_of_a_cluster_are_found() {
+    let reported = |crc_type, bytes_per_crc, lens: &[usize]| {
         let mut file = File::of(&[]);
         lens.iter()
             .for_each(|len| file.push(vec![1; *len], crc_type, bytes_per_crc));
         let cluster = Cluster::of(file);
         let source = cluster.source();
-        source.collect().map(|told| {
-            let blocks = verify(&source, &told).unwrap().blocks;
-            (told.layout().kind, told.layout().block_len, blocks)
+        source.collect().map(|reported| {
+            let blocks = verify(&source, &reported).unwrap().blocks;
+            (reported.layout().kind, reported.layout().block_len, blocks)
         })
     };
-    assert_eq!(told(2, 512, &[8192, 5000]).unwrap(), (Kind::Crc32c, 4096, 4));
-    assert_eq!(told(1, 512, &[8192, 5000]).unwrap(), (Kind::Crc32, 4096, 4));
-    assert_eq!(told(2, 65_536, &[131_072, 70_000]).unwrap(), (Kind::Crc32c, 65_536, 4));
-    assert_eq!(told(2, 1000, &[8000, 8000, 1]).unwrap(), (Kind::Crc32c, 4000, 5));
+    assert_eq!(reported(2, 512, &[8192, 5000]).unwrap(), (Kind::Crc32c, 4096, 4));
+    assert_eq!(reported(1, 512, &[8192, 5000]).unwrap(), (Kind::Crc32, 4096, 4));
+    assert_eq!(
+        reported(2, 65_536, &[131_072, 70_000]).unwrap(),
+        (Kind::Crc32c, 65_536, 4)
+    );
+    assert_eq!(reported(2, 1000, &[8000, 8000, 1]).unwrap(), (Kind::Crc32c, 4000, 5));
     // Blocks that are no multiples of 4096.
-    assert_eq!(told(2, 512, &[3072, 3072, 3072]).unwrap(), (Kind::Crc32c, 1024, 9));
+    assert_eq!(reported(2, 512, &[3072, 3072, 3072]).unwrap(), (Kind::Crc32c, 1024, 9));
     // A first block that is shorter than a stripe, before others.
-    assert_eq!(told(2, 1000, &[700, 9000]).unwrap(), (Kind::Crc32c, 4000, 4));
+    assert_eq!(reported(2, 1000, &[700, 9000]).unwrap(), (Kind::Crc32c, 4000, 4));
     // A single block that is shorter than a stripe does not reveal the length of its CRCs.
-    assert_eq!(told(2, 65_536, &[3000]).unwrap(), (Kind::Crc32c, 4096, 1));
-    assert!(matches!(told(0, 512, &[8192]), Err(SourceError::NotHere(_))));
+    assert_eq!(reported(2, 65_536, &[3000]).unwrap(), (Kind::Crc32c, 4096, 1));
+    assert!(matches!(reported(0, 512, &[8192]), Err(SourceError::NotHere(_))));
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_refused_in_words() {
+fn hdfs_refuses_foreign_paths_in_words() {
     let refused = |status: u16, body: &str| {
         let cluster = Cluster::of(File::of(&[10]));
         let body = body.as_bytes().to_vec();
@@ -1052,11 +1059,11 @@ fn long_files_are_listed_in_pages() {
     // 512 blocks a page.
     let cluster = Cluster::of(File::of(&[512; 1200]));
     let source = cluster.source();
-    let told = source.collect().unwrap();
-    assert_eq!((told.layout().block_len, told.runs().count()), (512, 1200));
+    let reported = source.collect().unwrap();
+    assert_eq!((reported.layout().block_len, reported.runs().count()), (512, 1200));
     // Status and three pages, before and after; 1200 blocks.
     assert_eq!(cluster.asked.get(), 2 * 4 + 1200);
-    assert_eq!(verify(&source, &told).unwrap().blocks, 1200);
+    assert_eq!(verify(&source, &reported).unwrap().blocks, 1200);
 }
 
 #[test]
@@ -1088,19 +1095,19 @@ fn answers_of_data_nodes_that_are_none_are_refused() {
     let inner = [number(1, 512), number(2, 8), message(3, &[1, 2, 3, 4]), number(4, 2)].concat();
     let options = message(5, &[number(1, 2), number(2, 4096)].concat());
     let fine = whole(&[inner.clone(), options.clone()].concat());
-    let told = parse(&fine).unwrap();
+    let reported = parse(&fine).unwrap();
     assert_eq!(
-        (told.bytes_per_crc, told.crc_count, told.kind),
+        (reported.bytes_per_crc, reported.crc_count, reported.kind),
         (512, 8, Some(Kind::Crc32c))
     );
     assert_eq!(
-        told.clone().into_crcs(4096, 4096).unwrap(),
+        reported.clone().into_crcs(4096, 4096).unwrap(),
         (Kind::Crc32c, vec![4, 3, 2, 1], 512)
     );
     // Of another length than the block's; of other stripes.
     for (len_bytes, stripe_len) in [(4097, 4096), (8192, 4096), (4096, 512), (4096, 8192)] {
         assert!(
-            told.clone().into_crcs(len_bytes, stripe_len).is_err(),
+            reported.clone().into_crcs(len_bytes, stripe_len).is_err(),
             "{len_bytes} {stripe_len}"
         );
     }
@@ -1139,34 +1146,34 @@ fn answers_of_data_nodes_that_are_none_are_refused() {
     .concat();
     assert!(parse(&added).is_ok());
     for crc_count in [0, 7] {
-        let told = BlockSums {
+        let reported = BlockSums {
             crc_count,
-            ..told.clone()
+            ..reported.clone()
         };
         assert!(
-            told.into_crcs(4096, 4096).is_err(),
+            reported.into_crcs(4096, 4096).is_err(),
             "{crc_count} CRCs of 512 make no 4096"
         );
     }
     for bytes_per_crc in [0, 1 << 32] {
-        let told = BlockSums {
+        let reported = BlockSums {
             bytes_per_crc,
-            ..told.clone()
+            ..reported.clone()
         };
-        assert!(told.into_crcs(4096, 4096).is_err(), "{bytes_per_crc}");
+        assert!(reported.into_crcs(4096, 4096).is_err(), "{bytes_per_crc}");
     }
     // A stripe that begins in the middle of what a CRC is of has none that could be made of those.
-    let told = BlockSums {
+    let reported = BlockSums {
         bytes_per_crc: 3000,
         sums: vec![0; 8],
-        ..told
+        ..reported
     };
-    assert!(told.clone().into_crcs(8192, 4096).is_err());
-    let told = BlockSums {
+    assert!(reported.clone().into_crcs(8192, 4096).is_err());
+    let reported = BlockSums {
         bytes_per_crc: 2048,
-        ..told
+        ..reported
     };
-    assert!(told.into_crcs(8192, 4096).is_ok());
+    assert!(reported.into_crcs(8192, 4096).is_ok());
 }
 
 #[test]

@@ -222,11 +222,11 @@ impl<'a> Iterator for Fields<'a> {
 
 /// Parses `BlockOpResponseProto`.
 pub(crate) fn parse(answer: &[u8]) -> Result<BlockSums, Failure> {
-    let (mut status, mut told) = (None, None);
+    let (mut status, mut reported) = (None, None);
     for field in Fields(answer) {
         match field? {
             (1, Field::Number(number)) => status = Some(number),
-            (3, Field::Bytes(bytes)) => told = Some(bytes),
+            (3, Field::Bytes(bytes)) => reported = Some(bytes),
             _ => {}
         }
     }
@@ -236,7 +236,7 @@ pub(crate) fn parse(answer: &[u8]) -> Result<BlockSums, Failure> {
         Some(status) => return Err(Failure::Refused(status)),
         None => return Err(Failure::Malformed("an answer without a status")),
     }
-    told.map_or(Err(Failure::Malformed("an answer without checksums")), parse_sums)
+    reported.map_or(Err(Failure::Malformed("an answer without checksums")), parse_sums)
 }
 
 /// Parses `OpBlockChecksumResponseProto`.
@@ -288,7 +288,7 @@ impl BlockSums {
             .kind
             .ok_or(Failure::Malformed("checksums of a block that has none"))?;
         match self.stripe_len {
-            Some(told) if told == stripe_len => {}
+            Some(reported) if reported == stripe_len => {}
             Some(_) => return Err(Failure::Malformed("checksums of other stripes than requested")),
             None => {
                 return Err(Failure::Malformed(

@@ -66,7 +66,7 @@ impl Made {
     }
 
     /// All leaves as returned, and the end of the bytes that they cover.
-    fn told(&self) -> Result<(Vec<u8>, u64)> {
+    fn reported(&self) -> Result<(Vec<u8>, u64)> {
         let mut leaves = Leaves::new(self.tree());
         let (mut sums, mut end) = (Vec::new(), 0);
         while let Some((range, more)) = leaves.next()? {
@@ -123,7 +123,7 @@ fn leaves_of_random_contents_are_those_of_the_definition() {
         let content = content(&mut random, &layout);
         let made = Made::new(&layout, &content, node_len, slot_len);
         assert_eq!(made.shape.tree_len(), made.nodes.len() as u64);
-        let (sums, end) = made.told().unwrap();
+        let (sums, end) = made.reported().unwrap();
         assert_eq!(sums, made.leaves.concat());
         assert_eq!(end, content.len() as u64);
         // Some of them, in any order.
@@ -154,14 +154,17 @@ fn a_tree_with_any_other_byte_or_length_is_not_believed() {
         let mut spoiled = made.clone();
         let at = random.below(made.nodes.len() as u64) as usize;
         spoiled.nodes[at] ^= 1 << random.below(8);
-        assert!(matches!(spoiled.told(), Err(SourceError::Malformed(_))), "byte {at}");
+        assert!(
+            matches!(spoiled.reported(), Err(SourceError::Malformed(_))),
+            "byte {at}"
+        );
         let mut short = made.clone();
         short.nodes.truncate(at);
-        assert!(matches!(short.told(), Err(SourceError::Malformed(_))), "{at} bytes");
+        assert!(matches!(short.reported(), Err(SourceError::Malformed(_))), "{at} bytes");
         let mut other_root = made.clone();
         let at = random.below(made.root.len() as u64) as usize;
         other_root.root[at] ^= 0x80;
-        assert!(matches!(other_root.told(), Err(SourceError::Malformed(_))));
+        assert!(matches!(other_root.reported(), Err(SourceError::Malformed(_))));
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) struct Chunks {
 /// A parser that is fed line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
-    has_begun: bool,
+    has_started: bool,
     is_empty: bool,
     chunks: Vec<Option<Chunk>>,
     has_differences: bool,
@@ -93,10 +93,10 @@ impl Parser {
     /// # Errors
     /// [`Wrong`] if the line does not belong to a list.
     pub(crate) fn line(&mut self, line: &[u8]) -> Result<(), Wrong> {
-        if self.has_begun {
+        if self.has_started {
             return Ok(self.listed(line)?);
         }
-        self.has_begun = true;
+        self.has_started = true;
         if line.ends_with(b":") {
             return Ok(());
         }

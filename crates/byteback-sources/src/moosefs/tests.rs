@@ -123,7 +123,7 @@ impl Model {
 }
 
 /// A file that is queried repeatedly.
-struct Told {
+struct ScriptedFile {
     model: Model,
     stat: Stat,
     asked: RefCell<Vec<&'static str>>,
@@ -138,7 +138,7 @@ struct Told {
     headers_are_of: u64,
 }
 
-impl Told {
+impl ScriptedFile {
     fn new(model: Model) -> Self {
         let mut stat = byteback_host::tree::stat_fd(tempfile::tempfile().unwrap()).unwrap();
         stat.size = model.size;
@@ -161,7 +161,7 @@ impl Told {
     }
 }
 
-impl System for &Told {
+impl System for &ScriptedFile {
     fn stat(&self) -> std::io::Result<Stat> {
         self.stats.set(self.stats.get() + 1);
         Ok(Stat {
@@ -216,11 +216,11 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn every_block_is_told_as_it_is() {
     for seed in seeds() {
-        let told = Told::new(Model::drawn(&mut SplitMix64::new(seed)));
-        let model = &told.model;
-        let sums = FileChecksums::collect(1, || Passage::begin(&told));
+        let reported = ScriptedFile::new(Model::drawn(&mut SplitMix64::new(seed)));
+        let model = &reported.model;
+        let sums = FileChecksums::collect(1, || Passage::begin(&reported));
         let sums = sums.unwrap_or_else(|error| panic!("BYTEBACK_SEED={seed}: {error}\n{}", model.text()));
-        assert_eq!(*told.asked.borrow(), ["flush", "describe"].repeat(2));
+        assert_eq!(*reported.asked.borrow(), ["flush", "describe"].repeat(2));
         let (layout, mut at, mut found) = (sums.layout(), 0, Vec::new());
         for run in sums.runs() {
             assert_eq!(run.range().start(), at, "BYTEBACK_SEED={seed}: a gap");
@@ -256,8 +256,8 @@ fn crcs_that_are_not_those_of_the_server_are_not_told() {
             spoiled += 1;
             let block = random.below(held.crcs.len() as u64) as usize;
             held.crcs[block] ^= 1;
-            let told = Told::new(stale.clone());
-            let said = collect(2, || &told);
+            let reported = ScriptedFile::new(stale.clone());
+            let said = collect(2, || &reported);
             assert!(
                 matches!(said, Err(SourceError::Missing(what)) if what.contains("chunk server's files")),
                 "BYTEBACK_SEED={seed}: {said:?}"
@@ -267,26 +267,26 @@ fn crcs_that_are_not_those_of_the_server_are_not_told() {
             later[0].mtime_ns += 1_000_000_000;
             later[1].chunks[number].as_mut().unwrap().crcs[block] ^= 2;
             for (later, changes_at) in later.into_iter().flat_map(|model| [(model.clone(), 1), (model, 2)]) {
-                let told = Told {
+                let reported = ScriptedFile {
                     changes_at,
                     later: Some(later),
-                    ..Told::new(stale.clone())
+                    ..ScriptedFile::new(stale.clone())
                 };
-                let said = collect(3, || &told);
+                let said = collect(3, || &reported);
                 assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
             }
             // Then it does.
             let mut written = stale.clone();
             let held = written.chunks[number].as_mut().unwrap();
             held.written = held.crcs.clone();
-            let told = Told {
+            let reported = ScriptedFile {
                 changes_at: 1,
                 later: Some(written),
-                ..Told::new(stale)
+                ..ScriptedFile::new(stale)
             };
-            FileChecksums::collect(2, || Passage::begin(&told)).unwrap();
+            FileChecksums::collect(2, || Passage::begin(&reported)).unwrap();
             let chunk = model.chunks[number].as_ref().unwrap();
-            let told = |header: &[u8], id, version| {
+            let reported = |header: &[u8], id, version| {
                 let held = super::answers::Held {
                     blocks: chunk.crcs.len() as u64,
                     digest: Md5::digest(chunk.crcs.iter().flat_map(|crc| crc.to_be_bytes()).collect::<Vec<_>>()).into(),
@@ -299,12 +299,12 @@ fn crcs_that_are_not_those_of_the_server_are_not_told() {
                 table(header, &chunk, &held).map(|table| table.is_some())
             };
             let header = chunk.header();
-            assert_eq!(told(&header, chunk.id, chunk.version), Ok(true));
-            assert!(told(&header, chunk.id + 1, chunk.version).is_err());
-            assert!(told(&header, chunk.id, chunk.version + 1).is_err());
-            assert!(told(&[b"NFSC 1.0", &header[8..]].concat(), chunk.id, chunk.version).is_err());
+            assert_eq!(reported(&header, chunk.id, chunk.version), Ok(true));
+            assert!(reported(&header, chunk.id + 1, chunk.version).is_err());
+            assert!(reported(&header, chunk.id, chunk.version + 1).is_err());
+            assert!(reported(&[b"NFSC 1.0", &header[8..]].concat(), chunk.id, chunk.version).is_err());
             for len in [0, 8, 19, 20, 1024] {
-                assert_ne!(told(&header[..len], chunk.id, chunk.version), Ok(true));
+                assert_ne!(reported(&header[..len], chunk.id, chunk.version), Ok(true));
             }
         }
     }
@@ -328,12 +328,12 @@ fn a_file_that_changes_meanwhile_is_not_told() {
             Some(held) if random.below(2) == 0 => held.version += 1,
             _ => later.size += 1,
         }
-        let told = Told {
+        let reported = ScriptedFile {
             changes_at: 1,
             later: Some(later.clone()),
-            ..Told::new(model.clone())
+            ..ScriptedFile::new(model.clone())
         };
-        let said = FileChecksums::collect(1, || Passage::begin(&told));
+        let said = FileChecksums::collect(1, || Passage::begin(&reported));
         assert!(
             matches!(said, Err(SourceError::Busy | SourceError::Malformed(_))),
             "BYTEBACK_SEED={seed}: {said:?}"
@@ -342,14 +342,14 @@ fn a_file_that_changes_meanwhile_is_not_told() {
         if (later.size, later.mtime_ns) != (model.size, model.mtime_ns) {
             continue;
         }
-        let told = Told {
+        let reported = ScriptedFile {
             changes_at: 3,
             later: Some(later),
-            ..Told::new(model)
+            ..ScriptedFile::new(model)
         };
-        let before = FileChecksums::collect(1, || Passage::begin(&told)).unwrap();
-        assert_eq!(State::of(&&told).unwrap().stamp(), *before.stamp());
-        let after = FileChecksums::collect(2, || Passage::begin(&told)).unwrap();
+        let before = FileChecksums::collect(1, || Passage::begin(&reported)).unwrap();
+        assert_eq!(State::of(&&reported).unwrap().stamp(), *before.stamp());
+        let after = FileChecksums::collect(2, || Passage::begin(&reported)).unwrap();
         assert_ne!(before.stamp(), after.stamp(), "BYTEBACK_SEED={seed}");
         changed += 1;
     }
@@ -359,7 +359,7 @@ fn a_file_that_changes_meanwhile_is_not_told() {
 /// Copies that differ, another chunk's file, and a chunk that replaced another one with the same
 /// content.
 #[test]
-fn what_does_not_belong_together_is_not_told() {
+fn moosefs_reports_nothing_inconsistent() {
     let crcs = vec![1, 2, 3];
     let held = Held {
         id: 7,
@@ -376,17 +376,17 @@ fn what_does_not_belong_together_is_not_told() {
         mtime_ns: 0,
         chunks: vec![Some(held.clone())],
     };
-    let told = Told::new(model.clone());
-    let fine = collect(2, || &told).unwrap();
-    let differing = Told {
+    let reported = ScriptedFile::new(model.clone());
+    let fine = collect(2, || &reported).unwrap();
+    let differing = ScriptedFile {
         copies_differ: true,
-        ..Told::new(model.clone())
+        ..ScriptedFile::new(model.clone())
     };
     let said = collect(2, || &differing);
     assert!(matches!(said, Err(SourceError::Busy)), "{said:?}");
-    let strange = Told {
+    let strange = ScriptedFile {
         headers_are_of: 8,
-        ..Told::new(model.clone())
+        ..ScriptedFile::new(model.clone())
     };
     let said = collect(2, || &strange);
     assert!(
@@ -400,7 +400,7 @@ fn what_does_not_belong_together_is_not_told() {
             version,
             ..held.clone()
         });
-        let other = Told::new(other);
+        let other = ScriptedFile::new(other);
         let now = Stamp {
             identity: fine.stamp().identity,
             ..State::of(&&other).unwrap().stamp()
@@ -422,8 +422,8 @@ fn lists_that_contradict_themselves_are_refused() {
     };
     let (one, other) = ("87C3A4E06E88319665331DA29A35DC10", "87C3A4E06E88319665331DA29A35DC11");
     let fine = format!("a:\n{name}{}{}", copy(1, "46", one), copy(2, "46", one));
-    let told = parse(&fine).unwrap();
-    assert!(told.is_agreed && told.chunks[0].unwrap().held.unwrap().blocks == 46);
+    let reported = parse(&fine).unwrap();
+    assert!(reported.is_agreed && reported.chunks[0].unwrap().held.unwrap().blocks == 46);
     // Two copies agree and the third one does not, in any order.
     for digests in [[one, other, other], [one, one, other], [other, one, other]] {
         let copies = (1..).zip(digests).map(|(number, digest)| copy(number, "46", digest));
@@ -494,12 +494,12 @@ fn a_pipe_in_place_of_a_chunks_file_holds_nobody_up() {
     )
     .unwrap();
     let folders = [folder.path().to_owned()];
-    let (told, tells) = std::sync::mpsc::channel();
+    let (reported, tells) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let file = tempfile::tempfile().unwrap();
         let programs = Programs::default();
         let system = RealSystem::new(file.as_fd(), &programs, &folders);
-        told.send(system.headers(&chunk)).unwrap();
+        reported.send(system.headers(&chunk)).unwrap();
     });
     let headers = tells.recv_timeout(std::time::Duration::from_secs(10));
     assert_eq!(headers.expect("it waits").unwrap(), [Vec::<u8>::new()]);

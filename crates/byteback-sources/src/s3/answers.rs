@@ -238,7 +238,7 @@ pub(crate) struct Fitting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
     /// The server does not report their checksums.
-    NotTold,
+    NotReported,
     /// The parts have different lengths.
     Uneven,
     /// The parts do not belong to this object.
@@ -248,10 +248,10 @@ pub(crate) enum Unfit {
 /// Checks that `parts` are those of the object: in order, without gaps, of its length, as many as
 /// announced, and such that the object's own checksum follows from theirs.
 pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::result::Result<Fitting, Unfit> {
-    let (kind, whole) = head.sum.as_ref().ok_or(Unfit::NotTold)?;
+    let (kind, whole) = head.sum.as_ref().ok_or(Unfit::NotReported)?;
     let sums: Option<Vec<Vec<u8>>> = parts.iter().map(|part| part.sum.clone()).collect();
     let (Some(sums), Some(first), Some((last, before))) = (sums, parts.first(), parts.split_last()) else {
-        return Err(Unfit::NotTold);
+        return Err(Unfit::NotReported);
     };
     let wrong = |what| Err(Unfit::Malformed(what));
     if !parts.is_sorted_by(|one, next| one.number < next.number) {
@@ -286,11 +286,11 @@ pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::resul
             Some(made) => made,
             // With a function whose values cannot be combined, nothing proves that the parts are
             // this object's.
-            None => return Err(Unfit::NotTold),
+            None => return Err(Unfit::NotReported),
         },
     };
-    let (Whole::Parts(told) | Whole::Bytes(told)) = whole;
-    match made == *told {
+    let (Whole::Parts(reported) | Whole::Bytes(reported)) = whole;
+    match made == *reported {
         true => Ok(Fitting {
             part_len_bytes: first.len_bytes,
             sums,

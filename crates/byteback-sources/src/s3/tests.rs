@@ -211,13 +211,13 @@ fn source<'a>(server: &'a Server, clock: &'a SimClock) -> S3Source<'a> {
 }
 
 #[test]
-fn what_is_told_of_random_objects_is_true() {
+fn s3_checksums_of_random_objects_are_true() {
     let clock = SimClock::new(0);
     for seed in 1..200 {
         let mut random = SplitMix64::new(seed);
         let server = Server::new(Object::made(&mut random));
         let source = source(&server, &clock);
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         let (len, parts) = (
             server.object.borrow().content.len() as u64,
             server.object.borrow().parts.clone(),
@@ -236,8 +236,8 @@ fn what_is_told_of_random_objects_is_true() {
             true => (len, 1),
             false => (parts[0] as u64, parts.len() as u64),
         };
-        assert_eq!(u64::from(told.layout().block_len), block_len, "seed {seed}");
-        let verified = verify(&source, &told).unwrap();
+        assert_eq!(u64::from(reported.layout().block_len), block_len, "seed {seed}");
+        let verified = verify(&source, &reported).unwrap();
         assert_eq!((verified.blocks, verified.bytes), (blocks, len), "seed {seed}");
     }
 }
@@ -285,20 +285,20 @@ fn s3_part_lists_that_are_spoiled_never_pass_for_the_objects() {
         });
         match source(&server, &clock).collect() {
             // The whole object's checksum remains if the parts are listed without any.
-            Ok(told) if told.layout() != truth.layout() => {
+            Ok(reported) if reported.layout() != truth.layout() => {
                 *server.spoil.borrow_mut() = Box::new(|_, _, _| {});
                 let source = source(&server, &clock);
-                let found = verify(&source, &told);
+                let found = verify(&source, &reported);
                 assert!(
                     found.is_ok(),
                     "seed {seed}: {found:?} {:?} {:?}",
-                    told.layout(),
+                    reported.layout(),
                     server.object.borrow().parts
                 );
                 true_ones += 1;
             }
-            Ok(told) => {
-                assert!(told.runs().eq(truth.runs()), "seed {seed}");
+            Ok(reported) => {
+                assert!(reported.runs().eq(truth.runs()), "seed {seed}");
                 true_ones += 1;
             }
             Err(_) => refused += 1,
@@ -325,13 +325,13 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
                 }
             });
             let source = source(&server, &clock);
-            let told = source.collect().unwrap();
+            let reported = source.collect().unwrap();
             let is_new = server.asked.get() > at;
             if is_new {
                 // A request came after the replacement: the result is of the successor.
-                assert!(source.is_unchanged(told.stamp()).unwrap(), "seed {seed} at {at}");
+                assert!(source.is_unchanged(reported.stamp()).unwrap(), "seed {seed} at {at}");
             }
-            match verify(&source, &told) {
+            match verify(&source, &reported) {
                 // Replaced before the whole description was read.
                 Ok(_) if is_new => {}
                 // Or after the last request.
@@ -430,7 +430,7 @@ fn a_server_that_lists_no_parts_tells_of_the_whole_object() {
             });
             let source = source(&server, &clock);
             match source.collect() {
-                Ok(told) if !is_composite => assert_eq!(verify(&source, &told).unwrap().blocks, 1),
+                Ok(reported) if !is_composite => assert_eq!(verify(&source, &reported).unwrap().blocks, 1),
                 Err(SourceError::NotHere(_)) if is_composite => {}
                 other => panic!("{status} {is_composite}: {other:?}"),
             }
@@ -462,8 +462,8 @@ fn pages_of_parts_come_to_an_end() {
                 .into_bytes();
             }
         });
-        let told = source(&server, &clock).collect();
-        assert!(matches!(told, Err(SourceError::Malformed(_))), "{told:?}");
+        let reported = source(&server, &clock).collect();
+        assert!(matches!(reported, Err(SourceError::Malformed(_))), "{reported:?}");
         assert!(parts > 0 || server.asked.get() < 10, "{}", server.asked.get());
     }
 }
@@ -499,7 +499,7 @@ fn other_bytes_than_were_asked_for_are_refused() {
 }
 
 #[test]
-fn what_a_server_refuses_is_said() {
+fn s3_reports_a_refusal_of_the_server() {
     let clock = SimClock::new(0);
     let said = |status: u16, is_known: bool| {
         let server = Server::new(Object::made(&mut SplitMix64::new(2)));

@@ -156,8 +156,8 @@ impl Http for Filer {
                 Some(part) if !part.is_empty() => {
                     answer.status = 206;
                     answer.body = part.to_vec();
-                    let told = format!("bytes {first}-{}/{}", first + part.len() - 1, content.len());
-                    answer.headers = vec![("Content-Range".to_owned(), told)];
+                    let reported = format!("bytes {first}-{}/{}", first + part.len() - 1, content.len());
+                    answer.headers = vec![("Content-Range".to_owned(), reported)];
                 }
                 _ => answer.status = 416,
             }
@@ -178,24 +178,24 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn what_is_told_is_true_whatever_lies_over_what() {
+fn seaweedfs_checksums_are_true_for_any_overlap() {
     let (mut even, mut uneven) = (0, 0);
     for seed in seeds(400) {
         let file = File::drawn(&mut SplitMix64::new(seed));
         let content = file.content();
         let filer = Filer::of(file.clone());
         let source = filer.source();
-        let told = source.collect().unwrap();
-        assert_eq!(told.stamp().len_bytes, content.len() as u64);
-        let verified = verify(&source, &told).unwrap();
+        let reported = source.collect().unwrap();
+        assert_eq!(reported.stamp().len_bytes, content.len() as u64);
+        let verified = verify(&source, &reported).unwrap();
         let mut end = 0;
-        for run in told.runs() {
+        for run in reported.runs() {
             assert_eq!(run.range().start(), end, "a gap");
             end = run.range().end();
             match run {
                 Run::Sums { range, .. } => {
                     even += 1;
-                    assert!(range.start().is_multiple_of(u64::from(told.layout().block_len)));
+                    assert!(range.start().is_multiple_of(u64::from(reported.layout().block_len)));
                 }
                 Run::Chunks { .. } => uneven += 1,
                 _ => {}
@@ -252,13 +252,13 @@ fn answers_that_are_spoiled_are_not_believed() {
             }
         });
         let source = filer.source();
-        if let Ok(told) = source.collect() {
+        if let Ok(reported) = source.collect() {
             // The filer is well again afterwards.
             *filer.spoil.borrow_mut() = Box::new(|_, _, _| {});
             let content = filer.file.borrow().content();
             taken += 1;
-            assert_eq!(told.stamp().len_bytes, content.len() as u64);
-            match verify(&source, &told) {
+            assert_eq!(reported.stamp().len_bytes, content.len() as u64);
+            match verify(&source, &reported) {
                 Ok(_) | Err(VerifyError::Source(_)) => {}
                 // Checksums are those of the needles, however the answer was spoiled.
                 Err(error) => panic!("{error}"),
@@ -296,8 +296,8 @@ fn a_file_that_is_replaced_meanwhile_is_noticed() {
             }
         });
         let source = filer.source();
-        let told = source.collect().unwrap();
-        match verify(&source, &told) {
+        let reported = source.collect().unwrap();
+        match verify(&source, &reported) {
             Ok(verified) => assert_eq!(verified.blocks, 3),
             // The entry and three needles were requested; requesting the entry once more ends the
             // description.
@@ -312,9 +312,9 @@ fn a_file_that_is_replaced_meanwhile_is_noticed() {
     // After the description: the successor's bytes are not returned.
     let filer = Filer::of(whole());
     let source = filer.source();
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     filer.file.borrow_mut().version += 1;
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     assert!(matches!(
         source.read_at(0, &mut [0; 10]),
         Err(SourceError::ChangedMeanwhile)
@@ -362,7 +362,7 @@ fn other_bytes_than_were_asked_for_are_refused() {
 /// knowledge; its checksum is that of the stored bytes.
 #[test]
 fn checksums_of_needles_that_are_stored_otherwise_do_not_count() {
-    let told = |change: fn(&mut Answer)| {
+    let reported = |change: fn(&mut Answer)| {
         let filer = Filer::of(whole());
         *filer.spoil.borrow_mut() = Box::new(move |_, request, answer| {
             if request.method == Method::Head {
@@ -371,14 +371,14 @@ fn checksums_of_needles_that_are_stored_otherwise_do_not_count() {
         });
         filer.source().collect()
     };
-    let compressed = told(|answer| answer.headers.push(("content-encoding".to_owned(), "gzip".to_owned())));
+    let compressed = reported(|answer| answer.headers.push(("content-encoding".to_owned(), "gzip".to_owned())));
     assert_eq!(compressed.unwrap().unknown_bytes(), 3000);
     for change in [
         |answer: &mut Answer| answer.headers[0].1 = "999".to_owned(),
         |answer: &mut Answer| drop(answer.headers.remove(0)),
         |answer: &mut Answer| drop(answer.headers.remove(1)),
     ] {
-        assert!(matches!(told(change), Err(SourceError::Malformed(_))));
+        assert!(matches!(reported(change), Err(SourceError::Malformed(_))));
     }
 }
 
@@ -390,12 +390,12 @@ fn a_last_chunk_that_is_longer_makes_no_blocks() {
         file.parts[2].bytes.resize(len, 7);
         file.len_bytes = 2000 + len as u64;
         let filer = Filer::of(file);
-        let told = filer.source().collect().unwrap();
+        let reported = filer.source().collect().unwrap();
         assert!(
-            told.runs().all(|run| matches!(run, Run::Sums { .. }) == are_blocks),
+            reported.runs().all(|run| matches!(run, Run::Sums { .. }) == are_blocks),
             "{len}"
         );
-        assert_eq!(verify(&filer.source(), &told).unwrap().blocks, 3);
+        assert_eq!(verify(&filer.source(), &reported).unwrap().blocks, 3);
     }
 }
 
@@ -413,9 +413,9 @@ fn a_checksum_that_is_not_the_needles_is_found() {
         }
     });
     let source = filer.source();
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     assert!(matches!(
-        verify(&source, &told),
+        verify(&source, &reported),
         Err(VerifyError::Differs {
             offset: 1000,
             len_bytes: 1000

@@ -116,7 +116,7 @@ pub(crate) struct Parser {
     next: u64,
     /// The number of records according to the highest nodes, and the number listed.
     filled: u64,
-    told: u64,
+    reported: u64,
     digest: blake3::Hasher,
 }
 
@@ -147,7 +147,7 @@ impl Parser {
             records: Vec::new(),
             next: 0,
             filled: 0,
-            told: 0,
+            reported: 0,
             digest: blake3::Hasher::new(),
         }
     }
@@ -192,7 +192,7 @@ impl Parser {
         let (Some(size), Some(generation), Some(levels)) = (self.size, self.generation, self.levels) else {
             return Err("an object without its length: it is encrypted, or this zdb is not supported");
         };
-        if levels > 1 && self.filled != self.told {
+        if levels > 1 && self.filled != self.reported {
             return Err("an object of which not all blocks are listed");
         }
         for number in [self.number, size, generation, u64::from(levels)] {
@@ -275,7 +275,7 @@ impl Parser {
         if level > 0 {
             return Ok(());
         }
-        self.told = self.told.checked_add(fill).ok_or(SHAPE)?;
+        self.reported = self.reported.checked_add(fill).ok_or(SHAPE)?;
         let (len, stored_len) = fields.lengths().ok_or(SHAPE)?;
         if len == 0 || !len.is_multiple_of(512) || len > RECORD_LEN_MAX || !offset.is_multiple_of(len) {
             return Err("a record of an impossible length");
@@ -348,11 +348,11 @@ impl<'a> Fields<'a> {
             return unknown(Unknown::Compressed);
         }
         let mut words = [0; 4];
-        let mut told = self.value("cksum=")?.split(':');
+        let mut reported = self.value("cksum=")?.split(':');
         for word in &mut words {
-            *word = hex(told.next()?)?;
+            *word = hex(reported.next()?)?;
         }
-        if told.next().is_some() {
+        if reported.next().is_some() {
             return None;
         }
         let (function, bytes) = match (function, order) {

@@ -228,7 +228,7 @@ fn parse(number: u64, text: &str) -> std::result::Result<Object, &'static str> {
 }
 
 /// A file that is queried repeatedly.
-struct Told {
+struct ScriptedFile {
     model: Model,
     stat: Stat,
     /// The calls, in order.
@@ -239,7 +239,7 @@ struct Told {
     later: Option<(Model, u64)>,
 }
 
-impl Told {
+impl ScriptedFile {
     fn new(model: Model) -> Self {
         let mut stat = byteback_host::tree::stat_fd(tempfile::tempfile().unwrap()).unwrap();
         (stat.ino, stat.size) = (model.number, model.size);
@@ -261,7 +261,7 @@ impl Told {
     }
 }
 
-impl System for &Told {
+impl System for &ScriptedFile {
     fn stat(&self) -> std::io::Result<Stat> {
         Ok(Stat {
             size: self.present().1,
@@ -298,12 +298,12 @@ fn seeds() -> std::ops::Range<u64> {
 fn every_record_is_told_as_it_is() {
     for seed in seeds() {
         let mut random = SplitMix64::new(seed);
-        let told = Told::new(Model::drawn(&mut random));
-        let model = &told.model;
-        let sums = FileChecksums::collect(1, || Passage::begin(&told));
+        let reported = ScriptedFile::new(Model::drawn(&mut random));
+        let model = &reported.model;
+        let sums = FileChecksums::collect(1, || Passage::begin(&reported));
         let sums = sums.unwrap_or_else(|error| panic!("BYTEBACK_SEED={seed}: {error}\n{}", model.text()));
         // The pool is synced each time before it is read.
-        assert_eq!(*told.asked.borrow(), ["settle", "describe"].repeat(2));
+        assert_eq!(*reported.asked.borrow(), ["settle", "describe"].repeat(2));
         let (layout, mut at, mut found) = (sums.layout(), 0, Vec::new());
         assert_eq!((layout.kind, layout.tail), (model.kind(), Tail::ZeroPadded));
         for run in sums.runs() {
@@ -325,7 +325,7 @@ fn every_record_is_told_as_it_is() {
 
 /// zdb omits an unreadable node with all below it, and truncated output is not the whole.
 #[test]
-fn what_is_left_out_is_noticed() {
+fn zfs_parser_notices_missing_lines() {
     let mut noticed = 0;
     for seed in seeds() {
         let mut random = SplitMix64::new(seed);
@@ -443,31 +443,31 @@ fn a_file_that_changes_meanwhile_is_not_told() {
             (longer.clone(), model.size + 1),
             (longer, model.size),
         ] {
-            let told = Told {
+            let reported = ScriptedFile {
                 changes_at: 1,
                 later: Some((later, size)),
-                ..Told::new(model.clone())
+                ..ScriptedFile::new(model.clone())
             };
-            let said = FileChecksums::collect(1, || Passage::begin(&told));
+            let said = FileChecksums::collect(1, || Passage::begin(&reported));
             assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
         }
         // zdb and the file system disagree at every attempt.
-        let told = Told {
+        let reported = ScriptedFile {
             changes_at: 0,
             later: Some((model.clone(), model.size + 1)),
-            ..Told::new(model.clone())
+            ..ScriptedFile::new(model.clone())
         };
-        let said = FileChecksums::collect(2, || Passage::begin(&told));
+        let said = FileChecksums::collect(2, || Passage::begin(&reported));
         assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
         // Once more, with the file at rest; the earlier result no longer holds.
-        let told = Told {
+        let reported = ScriptedFile {
             changes_at: 3,
             later: Some((rewritten, model.size)),
-            ..Told::new(model)
+            ..ScriptedFile::new(model)
         };
-        let before = FileChecksums::collect(1, || Passage::begin(&told)).unwrap();
-        assert_eq!(State::of(&&told).unwrap().stamp(), *before.stamp());
-        let after = FileChecksums::collect(2, || Passage::begin(&told)).unwrap();
+        let before = FileChecksums::collect(1, || Passage::begin(&reported)).unwrap();
+        assert_eq!(State::of(&&reported).unwrap().stamp(), *before.stamp());
+        let after = FileChecksums::collect(2, || Passage::begin(&reported)).unwrap();
         assert_ne!(before.stamp(), after.stamp(), "BYTEBACK_SEED={seed}");
     }
 }
@@ -564,7 +564,7 @@ fn pointers_that_cannot_be_are_refused() {
 /// Output of real releases for the same file: two records of fletcher4, one of SHA-256, one
 /// compressed, two holes, one of fletcher4, and a hole at the end. The pool was made by zfs-fuse.
 #[test]
-fn what_zdb_of_several_releases_says_is_understood() {
+fn zfs_parser_understands_zdb_of_several_releases() {
     let texts = [
         include_str!("recorded/zfs-fuse-0.7.0.txt"),
         include_str!("recorded/openzfs-2.3.2.txt"),

@@ -63,7 +63,7 @@ fn a_join_token_works_once_and_a_device_token_for_good() {
 }
 
 #[test]
-fn who_lost_the_answer_joins_again_and_is_the_same_device() {
+fn join_repeated_after_a_lost_answer_is_the_same_device() {
     let (_dir, store) = store();
     let roster = store.roster();
     let invited = roster.invite(&to("mail", true)).unwrap();

@@ -37,20 +37,20 @@ fn left(base: &[u8], new: &[u8]) -> Vec<u8> {
 fn check(store: &Store, kind: LeafKind, base: &[u8], new: &[u8]) -> GroupAnswer {
     let answer = ask(store, &list(kind, new)).unwrap();
     assert_eq!(answer.base_len_bytes(), base.len() as u64);
-    let told = answer.signature();
-    let expected = Signature::of(&left(base, new), *told.params());
+    let reported = answer.signature();
+    let expected = Signature::of(&left(base, new), *reported.params());
     assert_eq!(
-        (told.weak(), told.content_len_bytes()),
+        (reported.weak(), reported.content_len_bytes()),
         (expected.weak(), expected.content_len_bytes())
     );
-    for block in 0..told.blocks() {
-        assert_eq!(told.strong(block), expected.strong(block), "{block}");
+    for block in 0..reported.blocks() {
+        assert_eq!(reported.strong(block), expected.strong(block), "{block}");
     }
     answer
 }
 
 #[test]
-fn what_is_left_is_told_held_or_fetched_once_more() {
+fn groups_report_hold_or_refetch_what_is_left() {
     let mut random = SplitMix64::new(7);
     // The second content has more leaves than are held, and holes.
     for len in [3 * MIB + 5000, 7 * MIB + 1] {

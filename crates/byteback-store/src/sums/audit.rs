@@ -101,7 +101,7 @@ impl Audit {
 
     fn end_chunk(&mut self) -> Result<(), StoreError> {
         let chunk = ChunkNumber(self.chunk_start / CHUNK_LEN);
-        let is_told = self.sources.len_bytes() == self.in_chunk;
+        let is_reported = self.sources.len_bytes() == self.in_chunk;
         let catalog = self.store.catalog().read()?;
         for (kind, hasher) in &mut self.kinds {
             let made: Vec<LeafSum> = hasher.take().collect();
@@ -114,7 +114,7 @@ impl Audit {
                 chunk,
             };
             let holds = KeptChunk::decode(&blob, key).is_ok_and(|kept| {
-                let used = match is_told {
+                let used = match is_reported {
                     true => kept.unchanged(&self.sources),
                     false => [false; GROUP_LEAVES as usize],
                 };

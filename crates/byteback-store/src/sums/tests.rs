@@ -189,9 +189,9 @@ fn sum_that_was_always_wrong_is_found_by_verification() {
         let mut stream = Vec::new();
         let reader = store.signature("f", FileId(2), None, &request).unwrap();
         reader.write(&mut stream).unwrap().unwrap();
-        let told = Signature::read(&stream[..], 10_000).unwrap();
-        let made = Signature::of(&content, *told.params());
-        (0..made.blocks()).all(|block| told.strong(block) == made.strong(block))
+        let reported = Signature::read(&stream[..], 10_000).unwrap();
+        let made = Signature::of(&content, *reported.params());
+        (0..made.blocks()).all(|block| reported.strong(block) == made.strong(block))
     };
     let verify = || {
         let totals = store.verify("f", None, |_| ControlFlow::Continue(())).unwrap();

@@ -2,7 +2,7 @@ use super::*;
 use byteback_host::random::RealRandomness;
 
 #[test]
-fn only_what_has_the_form_of_a_device_token_is_taken_for_one() {
+fn device_token_is_recognised_by_its_form() {
     let token = draw_device_token(&RealRandomness).unwrap();
     assert_eq!(token.len(), 4 + 43);
     assert!(is_device_token(&token));

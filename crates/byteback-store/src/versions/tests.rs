@@ -114,26 +114,26 @@ impl World {
     }
 
     /// Versions from the oldest: first and last moment, node and mode, by looking at every moment.
-    fn told(&self, path: &[&str]) -> Vec<(Seq, Option<Seq>, FileId, u32)> {
-        let mut told: Vec<(Seq, Option<Seq>, FileId, u32)> = Vec::new();
+    fn reported(&self, path: &[&str]) -> Vec<(Seq, Option<Seq>, FileId, u32)> {
+        let mut reported: Vec<(Seq, Option<Seq>, FileId, u32)> = Vec::new();
         for seq in 1..=self.seq {
             let now = self.at(path, seq);
             let before = self.at(path, seq - 1).filter(|_| seq > 1);
             // A batch that repeats an unchanged node makes a version, too.
             if now != before {
                 if before.is_some() {
-                    told.last_mut().unwrap().1 = Some(seq);
+                    reported.last_mut().unwrap().1 = Some(seq);
                 }
                 if let Some((id, mode)) = now {
-                    told.push((seq, None, id, mode));
+                    reported.push((seq, None, id, mode));
                 }
             }
         }
-        told
+        reported
     }
 
     fn versions(&self, path: &str, limit: u32) -> Vec<(Seq, Option<Seq>, FileId, u32)> {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut before = None;
         loop {
             let page = self.store.versions("f", path.as_bytes(), before, limit).unwrap();
@@ -141,12 +141,12 @@ impl World {
             for version in page.versions {
                 assert_eq!(version.since.created_ns, 10 * version.since.seq.cast_signed());
                 let until = version.until.map(|until| until.seq);
-                told.push((version.since.seq, until, version.node.id, version.node.attributes.mode));
+                reported.push((version.since.seq, until, version.node.id, version.node.attributes.mode));
             }
             before = page.next;
             if before.is_none() {
-                told.reverse();
-                return told;
+                reported.reverse();
+                return reported;
             }
         }
     }
@@ -201,7 +201,7 @@ fn versions_of_a_path_are_those_of_every_moment() {
             &["x", "y"],
         ] {
             for limit in [1, 3, 1000] {
-                assert_eq!(world.versions(&path.join("/"), limit), world.told(path), "{path:?}");
+                assert_eq!(world.versions(&path.join("/"), limit), world.reported(path), "{path:?}");
             }
         }
     }

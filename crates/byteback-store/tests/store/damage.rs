@@ -128,8 +128,11 @@ fn damaged_ranges_are_told_and_everything_else_is_read() {
     flip(&lab, 0, 20 + 24 + 262_144 + 24 + 5000);
     let expected = vec![(262_144, 524_288)];
     let page = lab.store.damage("f", FileId(2), None, 0, 100).unwrap();
-    let told: Vec<(u64, u64)> = page.ranges.iter().map(|range| (range.start(), range.end())).collect();
-    assert_eq!((page.size, told, page.next_offset), (600_000, expected.clone(), None));
+    let reported: Vec<(u64, u64)> = page.ranges.iter().map(|range| (range.start(), range.end())).collect();
+    assert_eq!(
+        (page.size, reported, page.next_offset),
+        (600_000, expected.clone(), None)
+    );
     assert!(lab.store.knows_damage().unwrap(), "looking has noted it");
     assert!(
         lab.store

@@ -12,7 +12,7 @@ const BATCHES: u64 = 6;
 
 /// This batch comes from a sender that has lost its state: files with other identities follow the
 /// existing ones.
-const ANEW: u64 = 4;
+const AFTER_STATE_LOSS: u64 = 4;
 
 /// Sends batches until one fails; returns the number of acknowledged ones. Segments are small, so
 /// that several are begun.
@@ -25,9 +25,9 @@ fn work(lab: &Lab, from: u64) -> Result<u64, (u64, StoreError)> {
         }
         let id = u128::from(counter) + 10;
         batch = batch.new_file(id, format!("n{counter}").as_bytes(), &noise(counter, 3000));
-        let sent = if counter == ANEW {
+        let sent = if counter == AFTER_STATE_LOSS {
             batch = batch.node(ROOT, NodeKind::Directory, 0, None);
-            for of in 1..ANEW {
+            for of in 1..AFTER_STATE_LOSS {
                 let (id, name) = (u128::from(of) + 100, format!("n{of}"));
                 batch = batch.following(id, name.as_bytes(), u128::from(of) + 10, 3000, &[(of * 7, b"anew")]);
             }
@@ -46,7 +46,7 @@ fn check(lab: &Lab, acknowledged: u64) {
         for counter in 1..=seq {
             assert_eq!(lab.read(u128::from(counter) + 10, seq).unwrap(), noise(counter, 3000));
         }
-        for of in (1..ANEW).filter(|_| seq >= ANEW) {
+        for of in (1..AFTER_STATE_LOSS).filter(|_| seq >= AFTER_STATE_LOSS) {
             let mut expected = noise(of, 3000);
             expected[of as usize * 7..][..4].copy_from_slice(b"anew");
             assert_eq!(lab.read(u128::from(of) + 100, seq).unwrap(), expected);
@@ -55,7 +55,7 @@ fn check(lab: &Lab, acknowledged: u64) {
 }
 
 #[test]
-fn whatever_was_acknowledged_survives_a_power_cut_at_every_sync() {
+fn store_keeps_acknowledged_batches_through_power_cuts() {
     let trial = Lab::new(5000);
     work(&trial, 1).unwrap();
     let syncs = trial.disk.counters().syncs;

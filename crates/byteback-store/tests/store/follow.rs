@@ -73,7 +73,7 @@ fn folder_remade_a_hundred_times_is_read_from_few_rows() {
 }
 
 #[test]
-fn what_cannot_be_followed_is_refused_and_nothing_is_changed() {
+fn store_refuses_impossible_follows_and_changes_nothing() {
     let lab = Lab::new(1 << 20);
     let bytes = noise(1, 5000);
     lab.first(&[(2, &bytes), (3, b"")]);
@@ -118,7 +118,7 @@ fn what_cannot_be_followed_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn who_replaces_what_is_no_longer_there_undoes_nobody() {
+fn replacement_of_a_missing_name_undoes_no_other_change() {
     let lab = Lab::new(1 << 20);
     lab.first(&[(2, &noise(1, 5000))]);
     lab.send(2, Some(1), &Batch::default().new_file(4, b"later", b"later"))
@@ -172,7 +172,7 @@ fn shared_rows_count_as_records() {
 }
 
 #[test]
-fn what_is_shared_outlives_the_file_that_it_came_from() {
+fn shared_extents_outlive_the_file_they_came_from() {
     // Nothing removes history yet. Code that will must leave the rows whose pages others share, or
     // the engine refuses.
     let lab = Lab::new(2000);

@@ -312,7 +312,7 @@ fn has_cycle(tree: &Tree) -> bool {
 }
 
 #[test]
-fn nothing_leaves_the_tree_that_its_remover_did_not_know() {
+fn removal_takes_nothing_its_remover_did_not_know() {
     let (mut applied, mut refused) = (0, 0);
     let lives = match std::env::var("BYTEBACK_SEED") {
         Ok(seed) => seed.parse().unwrap()..=seed.parse().unwrap(),
@@ -326,7 +326,7 @@ fn nothing_leaves_the_tree_that_its_remover_did_not_know() {
 }
 
 #[test]
-fn who_removes_a_directory_hears_of_what_others_put_into_it() {
+fn directory_removal_reports_what_others_put_into_it() {
     let lab = Lab::new(1 << 20);
     lab.first(&[]);
     let made = Batch::default()

@@ -93,7 +93,7 @@ fn find(lab: &Lab, seq: u64, base: &[u8], new: &[u8]) -> [usize; 3] {
 }
 
 #[test]
-fn what_is_found_makes_the_new_content_at_every_moment() {
+fn search_results_make_the_new_content_at_every_moment() {
     let seed = std::env::var("BYTEBACK_SEED").ok().and_then(|text| text.parse().ok());
     let seed = seed.unwrap_or(3);
     eprintln!("BYTEBACK_SEED={seed}");

@@ -40,10 +40,10 @@ fn signature(lab: &Lab, file: FileId, at: u64, kind: LeafKind) -> Signature {
 
 /// Whether the store's signature agrees with the bytes.
 pub(crate) fn is_right(lab: &Lab, file: FileId, at: u64, kind: LeafKind, content: &[u8]) -> bool {
-    let told = signature(lab, file, at, kind);
-    assert_eq!(told.content_len_bytes(), content.len() as u64);
-    let made = Signature::of(content, *told.params());
-    told.weak() == made.weak() && (0..made.blocks()).all(|block| told.strong(block) == made.strong(block))
+    let reported = signature(lab, file, at, kind);
+    assert_eq!(reported.content_len_bytes(), content.len() as u64);
+    let made = Signature::of(content, *reported.params());
+    reported.weak() == made.weak() && (0..made.blocks()).all(|block| reported.strong(block) == made.strong(block))
 }
 
 pub(crate) fn by_sums(kind: LeafKind, content: &[u8]) -> Proof {
@@ -176,7 +176,7 @@ fn signature_of_a_gibibyte_rereads_only_the_changed_mebibyte() {
 }
 
 #[test]
-fn what_a_batch_that_is_refused_brought_is_not_kept() {
+fn kept_sums_of_a_refused_batch_are_dropped() {
     let lab = Lab::new(64 << 20);
     // More rows than are written at once.
     let len = 80 * MIB;
@@ -225,7 +225,7 @@ fn what_a_batch_that_is_refused_brought_is_not_kept() {
 }
 
 #[test]
-fn there_are_no_more_than_are_allowed_and_the_oldest_go_first() {
+fn kept_sums_stay_within_their_limit_oldest_first() {
     let limits = StoreLimits {
         // Rows of five MiB.
         sums_len_max: 5 * 9500,

@@ -65,7 +65,7 @@ fn files_made_by_two_devices_leave_the_later_time() {
 }
 
 #[test]
-fn who_knows_of_the_last_time_may_set_it_back() {
+fn directory_time_may_be_set_back_by_who_knows_the_last() {
     let (lab, other) = folder();
     send_as(&lab, lab.device, 2, (1, None), &made(10, 50)).unwrap();
     send_as(&lab, other, 2, (2, None), &made(11, 40)).unwrap();

@@ -1,7 +1,7 @@
 //! How sync of a folder starts over: all nodes here are compared with all that the server has;
 //! equal ones become one, and of different ones both versions are kept.
 //!
-//! Sync starts over on request ([`ask_to_start_over`]); by itself when this machine has joined as
+//! Sync starts over on request ([`request_start_over`]); by itself when this machine has joined as
 //! another device; and when the server knows that this device was further than is remembered here:
 //! an older state was put back, mostly with the folder itself (a restored image of the machine).
 //! Changes that this device sent after that state are not here, so they count as others' changes
@@ -41,7 +41,7 @@ const REQUEST_NAME: &str = "start-over";
 ///
 /// # Errors
 /// The request cannot be noted.
-pub fn ask_to_start_over(dir: &dyn DurableDir) -> Result<(), StandingError> {
+pub fn request_start_over(dir: &dyn DurableDir) -> Result<(), StandingError> {
     let write = || {
         dir.open(REQUEST_NAME, OpenMode::CreateIfMissing)?.sync_data()?;
         dir.sync()
@@ -169,7 +169,7 @@ impl Engine {
         self.landed.clear();
         self.attempted = None;
         self.left_out.note(Vec::new()).map_err(ReceiveError::from)?;
-        self.is_new_here = true;
+        self.is_new_locally = true;
         // From now on the rules apply as the files here state them.
         self.ignoring = Ignoring::default();
         self.ground = Ground {

@@ -7,7 +7,7 @@ use super::pause::is_passing;
 use crate::identities::IdentityError;
 use crate::receive::ReceiveError;
 use crate::standing::StandingError;
-use byteback_backup::{BackupError, told_with_causes};
+use byteback_backup::{BackupError, with_causes};
 use byteback_client::{ServerError, ServerErrorKind};
 
 /// A failure to start, or to go on.
@@ -83,7 +83,7 @@ impl EngineError {
         }
     }
 
-    /// Whether sync can start over ([`ask_to_start_over`]) where it cannot go on.
+    /// Whether sync can start over ([`request_start_over`]) where it cannot go on.
     #[must_use]
     pub fn is_over_by_starting_over(&self) -> bool {
         match self {
@@ -131,7 +131,7 @@ impl EngineError {
 }
 
 /// An error with its causes, for the status.
-pub(super) fn told(error: &EngineError) -> String {
+pub(super) fn reported(error: &EngineError) -> String {
     let away = match error {
         EngineError::Away(why) => Some(why.clone()),
         error => error.transient().map(ServerError::away_in_words),
@@ -139,9 +139,9 @@ pub(super) fn told(error: &EngineError) -> String {
     if let Some(away) = away {
         return format!("{away}. Changes are kept here and sent when it is back");
     }
-    let mut told = told_with_causes(error);
+    let mut reported = with_causes(error);
     if error.is_over_by_starting_over() {
-        told.push_str(
+        reported.push_str(
             ". Stop it ('byteback umount DIR') and compare the folder with the server, which removes nothing: \
              byteback sync --start-over DIR",
         );
@@ -149,8 +149,8 @@ pub(super) fn told(error: &EngineError) -> String {
     if let EngineError::Sync(error) = error
         && let Some(next) = error.next_step()
     {
-        told.push_str(". ");
-        told.push_str(next);
+        reported.push_str(". ");
+        reported.push_str(next);
     }
-    told
+    reported
 }

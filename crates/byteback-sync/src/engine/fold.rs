@@ -5,7 +5,7 @@
 //! It does not report withheld nodes, as they are ignored, nor [held](Held) ones, as others changed
 //! them and they cannot be changed here.
 //!
-//! Beside that it reports nodes that the server does not have under their ID ([`Untold`]): conflict
+//! Beside that it reports nodes that the server does not have under their ID ([`Unsent`]): conflict
 //! copies, directories that stay though others removed them, and nodes that were here when the
 //! folder first met one that was not empty. These are new to the server with all their names,
 //! whatever the log says.
@@ -16,25 +16,25 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use super::blocked::Held;
-use super::ignoring::ToldAs;
+use super::ignoring::ReportedAs;
 use crate::incoming::plan::is_name_on_its_way;
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutId, CutInfo, CutRequest, DirEntry, FinishReport, LeafOffer,
-    LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NodeChange, NodeNames, Outcome, Piece, Result,
+    LeafPiece, LeafRequest, LeavesSummary, LiveFold, LiveScope, NodeChange, NodeNames, Outcome, Piece, Result,
     TreeService, TreeStatus,
 };
 use byteback_oplog::{Epoch, WholeReason};
 
 /// Nodes that the server does not have under their ID, as they are at a cut.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub(super) struct Unsent {
     nodes: BTreeMap<NodeId, NodeChange>,
     names: BTreeMap<(NodeId, ByteString), Option<NodeId>>,
     /// Nodes that do not exist any more.
     pub(super) gone: Vec<NodeId>,
 }
 
-impl Untold {
+impl Unsent {
     /// Looks for `nodes` at a cut. `grew` says which of them grew from a content that the server
     /// has.
     pub(super) fn at(
@@ -45,8 +45,8 @@ impl Untold {
     ) -> Result<Self> {
         let mut untold = Self::default();
         for some in nodes.chunks(NODES_PER_CALL) {
-            for (node, told) in some.iter().zip(tree.names(cut, some)?) {
-                let Some(kind) = told.kind.filter(|_| !told.names.is_empty()) else {
+            for (node, reported) in some.iter().zip(tree.names(cut, some)?) {
+                let Some(kind) = reported.kind.filter(|_| !reported.names.is_empty()) else {
                     untold.gone.push(*node);
                     continue;
                 };
@@ -64,7 +64,7 @@ impl Untold {
                 untold.nodes.insert(*node, change);
                 untold
                     .names
-                    .extend(told.names.into_iter().map(|name| (name, Some(*node))));
+                    .extend(reported.names.into_iter().map(|name| (name, Some(*node))));
                 if kind == NodeKind::Directory {
                     untold.list(tree, cut, *node)?;
                 }
@@ -95,11 +95,11 @@ impl Untold {
         loop {
             let page = tree.changes(cut, &cursor)?;
             for change in page.nodes {
-                if let Some(told) = self.nodes.get_mut(&change.node)
-                    && matches!(told.content, ContentChange::Ranges(_))
+                if let Some(reported) = self.nodes.get_mut(&change.node)
+                    && matches!(reported.content, ContentChange::Ranges(_))
                     && change.content != ContentChange::Unchanged
                 {
-                    told.content = change.content;
+                    reported.content = change.content;
                 }
             }
             match page.next {
@@ -131,14 +131,14 @@ type Identified<'a> = (&'a (dyn Fn(NodeId) -> bool + Sync), &'a (dyn Fn(NodeId) 
 /// Whether a node is withheld, and how a name is reported.
 type Withheld<'a> = (
     &'a (dyn Fn(NodeId) -> bool + Sync),
-    &'a (dyn Fn(&NameChange<NodeId>) -> ToldAs + Sync),
+    &'a (dyn Fn(&NameChange<NodeId>) -> ReportedAs + Sync),
 );
 
 /// A tree as its fold reports it.
 pub(super) struct FoldedTree<'a> {
     tree: &'a dyn TreeService,
     fold: &'a LiveFold,
-    unsent: &'a Untold,
+    unsent: &'a Unsent,
     /// Whether the server has a node that others made, or that it knows by another ID than the
     /// node's own.
     is_there: &'a (dyn Fn(NodeId) -> bool + Sync),
@@ -153,7 +153,7 @@ pub(super) struct FoldedTree<'a> {
     /// Nodes and names that others changed and that cannot be changed here: they stay unsaved.
     held: &'a Held,
     /// Names that are reported again.
-    retold: &'a [NameChange<NodeId>],
+    reported_again: &'a [NameChange<NodeId>],
     /// Names of the fold that the log has not reported so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
     /// Files that the server has and this tree does not hold, when everything here is sent in place
@@ -191,10 +191,10 @@ impl<'a> FoldedTree<'a> {
     pub(super) fn new(
         tree: &'a dyn TreeService,
         fold: &'a LiveFold,
-        unsent: &'a Untold,
+        unsent: &'a Unsent,
         (is_there, is_forgotten): Identified<'a>,
         is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
-        (withheld, held, retold): (Withheld<'a>, &'a Held, &'a [NameChange<NodeId>]),
+        (withheld, held, reported_again): (Withheld<'a>, &'a Held, &'a [NameChange<NodeId>]),
         elsewhere: &'a Elsewhere,
     ) -> Self {
         Self {
@@ -206,7 +206,7 @@ impl<'a> FoldedTree<'a> {
             is_left_out,
             withheld,
             held,
-            retold,
+            reported_again,
             untold: Mutex::default(),
             elsewhere,
             passed_over: Mutex::default(),
@@ -221,7 +221,7 @@ impl<'a> FoldedTree<'a> {
     }
 
     /// Whether names came and went in a directory, and the fold reports nothing else of it.
-    pub(super) fn tells_time_only(&self, node: NodeId) -> bool {
+    pub(super) fn sends_time_only(&self, node: NodeId) -> bool {
         let is_new = self.unsent.nodes.contains_key(&node);
         match &self.fold.scope {
             LiveScope::Items { attributes, times, .. } => {
@@ -295,24 +295,25 @@ impl<'a> FoldedTree<'a> {
             LiveScope::Everything { names } => return self.everything(cut, cursor, names),
             LiveScope::Items { names, .. } => names,
         };
-        let mut told = ChangesPage::default();
+        let mut reported = ChangesPage::default();
         let mut cursor = cursor.clone();
         loop {
             let page = self.tree.changes(cut, &cursor)?;
-            told.nodes
+            reported
+                .nodes
                 .extend(page.nodes.into_iter().filter_map(|change| self.within(change)));
             match page.next {
                 // Nodes come before names, and the fold has names of its own.
                 Some(next) if next.name.is_none() && next != cursor => {
-                    if !told.nodes.is_empty() {
-                        told.next = Some(next);
-                        return Ok(told);
+                    if !reported.nodes.is_empty() {
+                        reported.next = Some(next);
+                        return Ok(reported);
                     }
                     cursor = next;
                 }
                 _ => {
-                    told.names.clone_from(names);
-                    return Ok(told);
+                    reported.names.clone_from(names);
+                    return Ok(reported);
                 }
             }
         }
@@ -322,10 +323,10 @@ impl<'a> FoldedTree<'a> {
 impl TreeService for FoldedTree<'_> {
     fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
         let mut page = self.folded(cut, cursor)?;
-        let (is_withheld, told_as) = self.withheld;
+        let (is_withheld, reported_as) = self.withheld;
         page.nodes
             .retain(|change| !self.unsent.nodes.contains_key(&change.node) && !is_withheld(change.node));
-        let is_told = |name: &NameChange<NodeId>| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
+        let is_reported = |name: &NameChange<NodeId>| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
         let is_on_its_way =
             |name: &NameChange<NodeId>| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
         let is_left_out =
@@ -337,7 +338,7 @@ impl TreeService for FoldedTree<'_> {
             self.elsewhere.names.contains_key(&name)
         };
         page.names.retain(|name| {
-            !is_told(name) && !is_of_gone(name) && !is_on_its_way(name) && !is_left_out(name) && !is_elsewhere(name)
+            !is_reported(name) && !is_of_gone(name) && !is_on_its_way(name) && !is_left_out(name) && !is_elsewhere(name)
         });
         for change in &mut page.nodes {
             change.is_new &= !(self.is_there)(change.node);
@@ -347,15 +348,15 @@ impl TreeService for FoldedTree<'_> {
             page.nodes.splice(0..0, self.unsent.nodes.values().cloned());
         }
         if page.next.is_none() {
-            let mut told: HashSet<(NodeId, ByteString)> = HashSet::new();
-            if !self.retold.is_empty() {
-                told.extend(page.names.iter().map(|name| (name.parent, name.name.clone())));
+            let mut reported: HashSet<(NodeId, ByteString)> = HashSet::new();
+            if !self.reported_again.is_empty() {
+                reported.extend(page.names.iter().map(|name| (name.parent, name.name.clone())));
             }
             let is_new = |name: &&NameChange<NodeId>| {
                 let place = (name.parent, name.name.clone());
-                !told.contains(&place) && !self.unsent.names.contains_key(&place) && !is_elsewhere(name)
+                !reported.contains(&place) && !self.unsent.names.contains_key(&place) && !is_elsewhere(name)
             };
-            page.names.extend(self.retold.iter().filter(is_new).cloned());
+            page.names.extend(self.reported_again.iter().filter(is_new).cloned());
             let names = self.unsent.names.iter();
             page.names.extend(names.map(|((parent, name), child)| NameChange {
                 parent: *parent,
@@ -371,13 +372,13 @@ impl TreeService for FoldedTree<'_> {
             !is_held
         });
         page.names.retain(|name| !self.held.has_name(name));
-        page.names.retain_mut(|name| match told_as(name) {
-            ToldAs::Itself => true,
-            ToldAs::Gone => {
+        page.names.retain_mut(|name| match reported_as(name) {
+            ReportedAs::Itself => true,
+            ReportedAs::Gone => {
                 name.child = None;
                 true
             }
-            ToldAs::Nothing => false,
+            ReportedAs::Nothing => false,
         });
         if page.next.is_none() {
             // After ignored names are dropped: these are reported as what the server has.
@@ -446,7 +447,7 @@ impl TreeService for FoldedTree<'_> {
         node: NodeId,
         request: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         self.tree.leaf_sums(cut, node, request, sink)
     }
 

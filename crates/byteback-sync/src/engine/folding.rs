@@ -8,7 +8,7 @@ use std::sync::Arc;
 use byteback_control::{ErrorKind, LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError, UnsentNode};
 
 use super::blocked::Held;
-use super::fold::{Elsewhere, FoldedTree, Untold};
+use super::fold::{Elsewhere, FoldedTree, Unsent};
 use super::{Engine, TWICE, UNSAVED_AGAIN_AFTER};
 use crate::identities::IdentityChange;
 use crate::incoming::fetch::listing;
@@ -23,7 +23,7 @@ impl Engine {
         self.open_cut = Some(fold.cut.cut);
         let is_whole = matches!(fold.scope, LiveScope::Everything { .. }) && fold.cut.since.is_none();
         let grew = |node| self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
-        let mut unsent = Untold::at(&*self.parts.tree, fold.cut.cut, &self.identities.unsent(), &grew)?;
+        let mut unsent = Unsent::at(&*self.parts.tree, fold.cut.cut, &self.identities.unsent(), &grew)?;
         self.tell_removed(&mut unsent)?;
         let held = match self.held_of_fold.take() {
             Some((id, held)) if id == group.id => held,
@@ -56,7 +56,7 @@ impl Engine {
             return Ok(Sent::Unsendable(TWICE.to_owned()));
         }
         self.is_in_full = false;
-        self.has_retold();
+        self.mark_reported_again();
         self.held_back = ended.unsaved.iter().copied().filter(|node| held.has(*node)).collect();
         let unread = ended.unsaved.len().saturating_sub(self.held_back.len());
         self.shared.unsaved(unread as u64, self.held_back.len() as u64);
@@ -87,7 +87,7 @@ impl Engine {
         group: &LiveGroup,
         fold: &LiveFold,
         is_whole: bool,
-        (unsent, held): (&Untold, &Held),
+        (unsent, held): (&Unsent, &Held),
     ) -> Result<CutSent, BackupError> {
         let is_there = |node| self.identities.is_bound(node) && self.identities.origin_of(node).is_none();
         let is_forgotten = |node| self.identities.file_of(node).is_none();
@@ -99,22 +99,22 @@ impl Engine {
             false => Elsewhere::default(),
         };
         let is_withheld = |node| self.is_withheld(node);
-        let told_as = |name: &NameChange<NodeId>| self.told_as(name);
-        let withheld = (&is_withheld as _, &told_as as _);
+        let reported_as = |name: &NameChange<NodeId>| self.reported_as(name);
+        let withheld = (&is_withheld as _, &reported_as as _);
         let tree = FoldedTree::new(
             &*self.parts.tree,
             fold,
             unsent,
             identities,
             &is_left_out,
-            (withheld, held, self.retold()),
+            (withheld, held, self.reported_again()),
             &elsewhere,
         );
         let origin = |node| self.identities.origin_of(node).filter(|origin| origin.seq > 0);
         let consumers = self.parts.tree.status()?.consumers;
         let note = consumers.into_iter().find(|consumer| consumer.name == SYNC_CONSUMER);
         let file_id = |node| elsewhere.file_of(node).unwrap_or_else(|| self.file_id(node));
-        let tells_time_only = |node| tree.tells_time_only(node);
+        let sends_time_only = |node| tree.sends_time_only(node);
         let mut ended = send_cut(&CutBatch {
             tree: &tree,
             server: &self.parts.server,
@@ -125,7 +125,7 @@ impl Engine {
             counter: batch_counter(self.names, group.id),
             file_id: &file_id,
             origin: &origin,
-            tells_time_only: &tells_time_only,
+            sends_time_only: &sends_time_only,
             base_seq: (!is_whole).then_some(self.ground.cursor),
             replaces: is_whole.then_some(replaces),
             follows: self.ground.newest,
@@ -146,9 +146,9 @@ impl Engine {
             let Some(parent) = self.identities.node_of(file) else {
                 continue;
             };
-            let told = self.parts.tree.names(fold.cut.cut, &[parent])?;
+            let reported = self.parts.tree.names(fold.cut.cut, &[parent])?;
             // With a directory that was removed here they are removed, too.
-            if parent != NodeId::ROOT && told.iter().all(|told| told.names.is_empty()) {
+            if parent != NodeId::ROOT && reported.iter().all(|reported| reported.names.is_empty()) {
                 continue;
             }
             let is_left_out = |name: &[u8]| {
@@ -186,20 +186,20 @@ impl Engine {
     /// only in use when others removed it has not.
     pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
         let held = self.held()?;
-        let mut told = self.unsaved.clone();
+        let mut reported = self.unsaved.clone();
         let mut log = None;
         for node in self.identities.unsent() {
             let grew = self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
             let Some(found) = self.parts.landing.look(node)? else {
                 continue;
             };
-            let is_told = grew && found.kind == NodeKind::File && self.is_changed(node, &mut log)?;
-            if !is_told {
-                told.push(node);
+            let is_reported = grew && found.kind == NodeKind::File && self.is_changed(node, &mut log)?;
+            if !is_reported {
+                reported.push(node);
             }
         }
-        told.retain(|node| !held.has(*node));
-        Ok(told)
+        reported.retain(|node| !held.has(*node));
+        Ok(reported)
     }
 
     /// Whether a cut reports a node by itself.
@@ -216,7 +216,7 @@ impl Engine {
     }
 
     /// Reports as removed all that the server has in returned directories and that is not here.
-    fn tell_removed(&self, unsent: &mut Untold) -> Result<(), BackupError> {
+    fn tell_removed(&self, unsent: &mut Unsent) -> Result<(), BackupError> {
         let returned = unsent.nodes().filter_map(|node| {
             let origin = self.identities.origin_of(node)?;
             (origin.seq > 0 && Some(origin.file) == self.identities.file_of(node)).then_some((node, origin.file))
@@ -236,7 +236,7 @@ impl Engine {
 
     /// Notes that the server has these nodes under their ID now. If that cannot be noted, they are
     /// sent once more.
-    fn arrived(&mut self, unsent: &Untold, unsaved: &[NodeId]) {
+    fn arrived(&mut self, unsent: &Unsent, unsaved: &[NodeId]) {
         let arrived = unsent.nodes().filter(|node| !unsaved.contains(node));
         let arrived = arrived.map(IdentityChange::Arrived);
         let gone = unsent.gone.iter().copied().map(IdentityChange::Forgotten);

@@ -57,7 +57,7 @@ use byteback_host::durable::VersionedJsonError;
 use byteback_model::Origin;
 pub(super) use sifting::Sifted;
 use turn::ignored_name;
-use walked::{Hidden, Named, Said, Told};
+use walked::{CutReport, Hidden, Named, StatedRules};
 
 /// Number of nodes in one request or record.
 const NODES_AT_ONCE: usize = 512;
@@ -94,16 +94,16 @@ pub(super) struct Ignoring {
     gone: BTreeSet<Place<NodeId>>,
     /// Names of files that have several, some of which may have been ignored: to be reported again
     /// with the fold that was reviewed last.
-    retold: Vec<NameChange<NodeId>>,
+    reported_again: Vec<NameChange<NodeId>>,
     /// Whether there are such names that no fold has reported yet.
-    is_retold: bool,
+    is_reported_again: bool,
     /// Number of withheld nodes, for people.
     pub(super) withheld: u64,
 }
 
 /// How a fold reports a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ToldAs {
+pub(super) enum ReportedAs {
     /// As it is.
     Itself,
     /// As a name that is not there any more.
@@ -130,8 +130,8 @@ impl Engine {
         }
         let landing = &*self.parts.landing;
         let page = |directory, after: Option<&ByteString>| page_now(landing, directory, after);
-        let found = Said::by(&page, &*self.parts.tree)?;
-        let noted = match self.is_new_here {
+        let found = StatedRules::by(&page, &*self.parts.tree)?;
+        let noted = match self.is_new_locally {
             // Nothing was sent by any rules.
             true => None,
             false => Some(Sources::read(&*self.parts.dir).map_err(of_file)?.unwrap_or_default()),
@@ -226,34 +226,35 @@ impl Engine {
     /// before the fold can be sent.
     pub(super) fn review(&mut self, cut: CutId, fold: Option<&[NameChange<NodeId>]>) -> Result<bool, BackupError> {
         let tree = Arc::clone(&self.parts.tree);
-        let told = match fold {
-            Some(also) => Told::at(&*tree, cut, &self.ignoring.sources, also)?,
-            None => Told::default(),
+        let reported = match fold {
+            Some(also) => CutReport::at(&*tree, cut, &self.ignoring.sources, also)?,
+            None => CutReport::default(),
         };
         self.ignoring.coming = None;
         self.ignoring.hidden.clear();
         self.ignoring.gone.clear();
-        let is_asked_for = told.has_sources || self.ignoring.is_due || self.ignoring.is_retold;
+        let is_asked_for = reported.has_sources || self.ignoring.is_due || self.ignoring.is_reported_again;
         if !is_asked_for && !self.may_ignore() {
             return Ok(false);
         }
         let page = |directory, after: Option<&ByteString>| tree.entries(cut, directory, after);
         let is_first = !self.ignoring.is_reviewed;
-        let is_other = fold.is_some() && (is_first || self.ignoring.is_due || told.has_sources || told.has_moved);
+        let is_other =
+            fold.is_some() && (is_first || self.ignoring.is_due || reported.has_sources || reported.has_moved);
         // Until all that follows is durable.
         self.ignoring.is_reviewed = false;
         if is_other {
-            let found = Said::by(&page, &*tree)?;
+            let found = StatedRules::by(&page, &*tree)?;
             self.ignoring.sources = found.files;
             let (said, rules) = (found.said, found.rules);
             self.ignoring.coming = (said != self.ignoring.said).then_some(Coming { said, rules });
         }
-        self.let_in_what_moved(cut)?;
+        self.admit_moved_nodes(cut)?;
         let is_withheld = |node| self.is_withheld(node);
         let coming = self.ignoring.coming.as_ref().map(|coming| &coming.rules);
         let hides = |named: &Named<'_>| {
             let comes = |rules: &IgnoreRules| {
-                rules.is_ignored(named.path, named.is_directory) && self.is_unheard(named.node, &told.new)
+                rules.is_ignored(named.path, named.is_directory) && self.is_unheard(named.node, &reported.new)
             };
             self.ignoring
                 .ignored
@@ -262,11 +263,11 @@ impl Engine {
         };
         let found = Hidden::look(&page, &hides, &is_withheld)?;
         let hiding = self.hiding(cut, &found)?;
-        self.decide(cut, &found, &hiding, &told)?;
-        self.ignoring.is_retold |= is_first || is_other;
-        if self.ignoring.is_retold {
+        self.decide(cut, &found, &hiding, &reported)?;
+        self.ignoring.is_reported_again |= is_first || is_other;
+        if self.ignoring.is_reported_again {
             // A name of a file that has others, too, may have been ignored until now.
-            self.ignoring.retold = self.linked_names(cut, &found)?;
+            self.ignoring.reported_again = self.linked_names(cut, &found)?;
         }
         let is_shown = self.withhold(&hiding, &found)?;
         self.ignoring.is_reviewed = true;
@@ -302,11 +303,11 @@ impl Engine {
         let mut hiding = BTreeSet::new();
         for some in new.chunks(NODES_AT_ONCE) {
             let nodes: Vec<NodeId> = some.iter().map(|(node, _)| *node).collect();
-            let told = self.parts.tree.names(cut, &nodes)?;
+            let reported = self.parts.tree.names(cut, &nodes)?;
             let hidden = some
                 .iter()
-                .zip(told)
-                .filter(|((_, hidden), told)| told.names.len() <= *hidden);
+                .zip(reported)
+                .filter(|((_, hidden), reported)| reported.names.len() <= *hidden);
             hiding.extend(hidden.map(|((node, _), _)| *node));
         }
         Ok(hiding)
@@ -319,7 +320,7 @@ impl Engine {
         cut: CutId,
         found: &Hidden,
         hiding: &BTreeSet<NodeId>,
-        told: &Told,
+        reported: &CutReport,
     ) -> Result<(), BackupError> {
         let mut hidden: HashSet<Place<NodeId>> = HashSet::new();
         let mut asked: BTreeMap<NodeId, BTreeMap<ByteString, Option<NodeId>>> = BTreeMap::new();
@@ -329,13 +330,13 @@ impl Engine {
                 name: top.name.clone(),
             };
             let is_new = top.child.is_some_and(|child| hiding.contains(&child));
-            if is_new || told.names.contains_key(&place) {
+            if is_new || reported.names.contains_key(&place) {
                 asked.entry(top.parent).or_default().insert(top.name.clone(), top.child);
             }
             hidden.insert(place);
         }
         let mut paths: HashMap<NodeId, Option<ByteString>> = HashMap::new();
-        for place in told
+        for place in reported
             .names
             .iter()
             .filter(|(_, child)| child.is_none())
@@ -410,8 +411,8 @@ impl Engine {
         if self.is_withheld(node) || hiding.contains(&node) {
             return Ok(false);
         }
-        let told = self.parts.tree.names(cut, &[node])?;
-        Ok(told.iter().any(|told| !told.names.is_empty()))
+        let reported = self.parts.tree.names(cut, &[node])?;
+        Ok(reported.iter().any(|reported| !reported.names.is_empty()))
     }
 
     /// Names of files that have several, and are not withheld.
@@ -420,8 +421,8 @@ impl Engine {
         let linked = found.linked.iter().copied();
         let linked: Vec<NodeId> = linked.filter(|node| !self.is_withheld(*node)).collect();
         for some in linked.chunks(NODES_AT_ONCE) {
-            for (node, told) in some.iter().zip(self.parts.tree.names(cut, some)?) {
-                names.extend(told.names.into_iter().map(|(parent, name)| NameChange {
+            for (node, reported) in some.iter().zip(self.parts.tree.names(cut, some)?) {
+                names.extend(reported.names.into_iter().map(|(parent, name)| NameChange {
                     parent,
                     name,
                     child: Some(*node),
@@ -432,39 +433,39 @@ impl Engine {
     }
 
     /// How the reviewed fold reports a name.
-    pub(super) fn told_as(&self, change: &NameChange<NodeId>) -> ToldAs {
+    pub(super) fn reported_as(&self, change: &NameChange<NodeId>) -> ReportedAs {
         if !self.may_ignore() {
-            return ToldAs::Itself;
+            return ReportedAs::Itself;
         }
         if self.is_withheld(change.parent) {
-            return ToldAs::Nothing;
+            return ReportedAs::Nothing;
         }
         let place = change.place();
         let ignoring = &self.ignoring;
         let is_withheld = || change.child.is_some_and(|child| self.is_withheld(child));
         match () {
-            () if ignoring.gone.contains(&place) => ToldAs::Gone,
-            () if ignoring.hidden.contains(&place) || ignoring.ignored.taken.contains(&place) => ToldAs::Nothing,
-            () if is_withheld() => ToldAs::Nothing,
-            () => ToldAs::Itself,
+            () if ignoring.gone.contains(&place) => ReportedAs::Gone,
+            () if ignoring.hidden.contains(&place) || ignoring.ignored.taken.contains(&place) => ReportedAs::Nothing,
+            () if is_withheld() => ReportedAs::Nothing,
+            () => ReportedAs::Itself,
         }
     }
 
     /// Names that the reviewed fold reports again.
-    pub(super) fn retold(&self) -> &[NameChange<NodeId>] {
-        &self.ignoring.retold
+    pub(super) fn reported_again(&self) -> &[NameChange<NodeId>] {
+        &self.ignoring.reported_again
     }
 
     /// Has names reported again when the nodes here and at the server are brought together: of a
     /// file that becomes one with the server's, the server has not heard all names.
     pub(super) fn retell(&mut self) {
-        self.ignoring.is_retold = true;
+        self.ignoring.is_reported_again = true;
     }
 
     /// Notes that these names are reported.
-    pub(super) fn has_retold(&mut self) {
-        self.ignoring.retold.clear();
-        self.ignoring.is_retold = false;
+    pub(super) fn mark_reported_again(&mut self) {
+        self.ignoring.reported_again.clear();
+        self.ignoring.is_reported_again = false;
     }
 
     /// Notes durably which nodes are withheld from now on, and which are not any more. Returns

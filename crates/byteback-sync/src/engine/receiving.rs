@@ -30,7 +30,7 @@ use crate::receive::left_out::BlockedChange;
 use crate::receive::{Receive, ReceiveError, Received};
 use byteback_backup::file_id;
 use byteback_client::ServerErrorKind;
-use byteback_client::{Heard, ServerClient};
+use byteback_client::{ServerClient, ServerNews};
 use byteback_model::Origin;
 
 /// Reason for giving up an order that was made before the folder's first contact.
@@ -74,7 +74,7 @@ impl Engine {
                 continue;
             };
             let name = left_out.name.clone();
-            if !self.parts.landing.is_taken_otherwise(&Place { parent, name })? {
+            if !self.parts.landing.is_taken_by_another(&Place { parent, name })? {
                 return Ok(true);
             }
         }
@@ -103,8 +103,8 @@ impl Engine {
                 BlockedChange::Content { .. } => false,
             })
         };
-        let told = noted.filter(|left_out| !left_out.is_ignored && !is_blocked((left_out.parent, &left_out.name)));
-        let left_out = told.filter_map(|left_out| {
+        let reported = noted.filter(|left_out| !left_out.is_ignored && !is_blocked((left_out.parent, &left_out.name)));
+        let left_out = reported.filter_map(|left_out| {
             let parent = self.identities.node_of(left_out.parent)?;
             let name = left_out.name.clone();
             Some((Place { parent, name }, left_out.collides, None))
@@ -336,18 +336,18 @@ impl Listener {
                 }
                 let now_ns = self.server.clock().now_ns();
                 match heard {
-                    Ok(Heard::Batch(batch)) => {
+                    Ok(ServerNews::Batch(batch)) => {
                         self.shared.heard(now_ns);
                         self.after = batch.seq;
                         if batch.device != self.shared.device() {
-                            self.shared.hear_of(batch.seq);
+                            self.shared.announce(batch.seq);
                             let Some(live) = self.live.upgrade() else { return };
                             live.wake();
                         }
                     }
-                    Ok(Heard::Nothing) => self.shared.heard(now_ns),
-                    Ok(Heard::Away(why)) => self.shared.cannot_hear(&EngineError::Away(why), now_ns),
-                    Ok(Heard::Cancelled) => return,
+                    Ok(ServerNews::Nothing) => self.shared.heard(now_ns),
+                    Ok(ServerNews::Away(why)) => self.shared.cannot_hear(&EngineError::Away(why), now_ns),
+                    Ok(ServerNews::Cancelled) => return,
                     Err(error) => {
                         if error.kind == ServerErrorKind::WrongToken
                             && let Some(live) = self.live.upgrade()

@@ -15,7 +15,7 @@ use byteback_control::{
 use byteback_extents::ByteRange;
 use byteback_model::{FileId, NodeId, NodeInfo, NodeKind, Seq};
 
-use super::failure::told;
+use super::failure::reported;
 use super::{Engine, EngineError};
 use crate::incoming::fetch::Incoming;
 use crate::receive::ReceiveError;
@@ -41,7 +41,7 @@ fn made<T>(landed: Landed<T>) -> Result<T, EngineError> {
 fn answered(error: &EngineError) -> ServiceError {
     match error {
         EngineError::Sync(BackupError::Tree(error)) | EngineError::Receive(ReceiveError::Tree(error)) => error.clone(),
-        error => ServiceError::new(ErrorKind::Refused, told(error)),
+        error => ServiceError::new(ErrorKind::Refused, reported(error)),
     }
 }
 

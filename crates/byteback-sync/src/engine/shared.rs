@@ -13,7 +13,7 @@ use byteback_control::{
 };
 
 use super::EngineParts;
-use super::failure::{EngineError, told};
+use super::failure::{EngineError, reported};
 use crate::ignore_rules::{CACHE_TAG_NAME, RULES_NAME, UnusablePattern};
 use crate::ignored::joined;
 use crate::receive::conflicts::Conflict;
@@ -37,12 +37,12 @@ impl StopSign {
 }
 
 /// A repair that a caller asked for, and waits for.
-pub(super) struct AskedRepair {
+pub(super) struct RequestedRepair {
     pub(super) request: RepairRequest,
     answer: Sender<Result<RepairReport, ServiceError>>,
 }
 
-impl AskedRepair {
+impl RequestedRepair {
     /// Answers the caller, which may have gone.
     pub(super) fn answer(self, answer: Result<RepairReport, ServiceError>) {
         let _ = self.answer.send(answer);
@@ -58,7 +58,7 @@ pub(super) struct Shared {
     stop: StopSign,
     sent_bytes: AtomicU64,
     /// The newest batch of others that the listening thread heard of.
-    heard_of: AtomicU64,
+    newest_announced: AtomicU64,
     /// The listening thread's last failure, as the status shows it, until it hears of the server
     /// again.
     deaf_because: Mutex<Option<String>>,
@@ -67,16 +67,16 @@ pub(super) struct Shared {
     is_token_refused: AtomicBool,
     /// This device.
     device: AtomicU64,
-    told: Mutex<SyncStatus>,
+    reported: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
     left_out: Mutex<Vec<LeftOutName>>,
     /// Repairs asked for; nothing is added once the engine has ended.
-    repairs: Mutex<VecDeque<AskedRepair>>,
+    repairs: Mutex<VecDeque<RequestedRepair>>,
 }
 
 impl Shared {
     pub(super) fn new(parts: &EngineParts) -> Self {
-        let told = SyncStatus {
+        let reported = SyncStatus {
             server: parts.server.base_url().to_owned(),
             folder: parts.folder.to_string(),
             since_ns: parts.server.clock().now_ns(),
@@ -85,27 +85,27 @@ impl Shared {
         Self {
             stop: parts.stop.clone(),
             sent_bytes: AtomicU64::new(0),
-            heard_of: AtomicU64::new(0),
+            newest_announced: AtomicU64::new(0),
             deaf_because: Mutex::default(),
             has_ended: AtomicBool::new(false),
             is_token_refused: AtomicBool::new(false),
             device: AtomicU64::new(parts.device),
-            told: Mutex::new(told),
+            reported: Mutex::new(reported),
             conflicts: Mutex::default(),
             left_out: Mutex::default(),
             repairs: Mutex::default(),
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, SyncStatus> {
+    fn reported(&self) -> MutexGuard<'_, SyncStatus> {
         // Each change is whole by itself.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_connected(told: &mut SyncStatus, is_connected: bool, now_ns: i64) {
-        if told.is_connected != is_connected {
-            told.is_connected = is_connected;
-            told.since_ns = now_ns;
+    fn set_connected(reported: &mut SyncStatus, is_connected: bool, now_ns: i64) {
+        if reported.is_connected != is_connected {
+            reported.is_connected = is_connected;
+            reported.since_ns = now_ns;
         }
     }
 
@@ -133,30 +133,30 @@ impl Shared {
     /// Notes that the server answered.
     pub(super) fn connected(&self, now_ns: i64) {
         self.token_is_new();
-        let mut told = self.told();
-        Self::set_connected(&mut told, true, now_ns);
-        told.heard_at_ns = Some(now_ns);
-        told.error = None;
-        told.needs_attention = false;
+        let mut reported = self.reported();
+        Self::set_connected(&mut reported, true, now_ns);
+        reported.heard_at_ns = Some(now_ns);
+        reported.error = None;
+        reported.needs_attention = false;
     }
 
     /// Notes that the listening thread heard of the server: a batch, or a sign of life. The
     /// engine's own failure stays in the status.
     pub(super) fn heard(&self, now_ns: i64) {
         let deaf_because = self.deaf_because().take();
-        let mut told = self.told();
-        told.heard_at_ns = Some(now_ns);
-        if deaf_because.is_some() && told.error == deaf_because {
-            Self::set_connected(&mut told, true, now_ns);
-            told.error = None;
-            told.needs_attention = false;
+        let mut reported = self.reported();
+        reported.heard_at_ns = Some(now_ns);
+        if deaf_because.is_some() && reported.error == deaf_because {
+            Self::set_connected(&mut reported, true, now_ns);
+            reported.error = None;
+            reported.needs_attention = false;
         }
     }
 
     /// Notes that the listening thread cannot listen. An idle engine would not notice.
     pub(super) fn cannot_hear(&self, error: &EngineError, now_ns: i64) {
         self.failed(error, now_ns);
-        *self.deaf_because() = self.told().error.clone();
+        *self.deaf_because() = self.reported().error.clone();
     }
 
     fn deaf_because(&self) -> MutexGuard<'_, Option<String>> {
@@ -165,16 +165,16 @@ impl Shared {
 
     /// Notes that others' changes begin to come in.
     pub(super) fn receives(&self) {
-        self.told().receiving = Some(SyncReceiving::default());
+        self.reported().receiving = Some(SyncReceiving::default());
     }
 
     /// Notes a failure.
     pub(super) fn failed(&self, error: &EngineError, now_ns: i64) {
-        let mut status = self.told();
+        let mut status = self.reported();
         if error.is_away() {
             Self::set_connected(&mut status, false, now_ns);
         }
-        status.error = Some(told(error));
+        status.error = Some(reported(error));
         status.needs_attention = !error.is_passing();
         drop(status);
         if error.is_token_refused() {
@@ -183,43 +183,43 @@ impl Shared {
     }
 
     pub(super) fn applied(&self, now_ns: i64) {
-        let mut told = self.told();
-        told.sent_groups = told.sent_groups.saturating_add(1);
-        told.sent_at_ns = Some(now_ns);
+        let mut reported = self.reported();
+        reported.sent_groups = reported.sent_groups.saturating_add(1);
+        reported.sent_at_ns = Some(now_ns);
     }
 
     pub(super) fn stands(&self, cursor: Seq) {
-        self.told().cursor = cursor;
+        self.reported().cursor = cursor;
     }
 
     /// Notes that `files` could not be read, and that `held` nodes are not reported to the server
     /// as they are [held](super::blocked).
     pub(super) fn unsaved(&self, files: u64, held: u64) {
-        let mut told = self.told();
-        (told.unsaved_files, told.held_nodes) = (files, held);
+        let mut reported = self.reported();
+        (reported.unsaved_files, reported.held_nodes) = (files, held);
     }
 
     /// Notes that others sent a batch.
-    pub(super) fn hear_of(&self, seq: Seq) {
-        self.heard_of.fetch_max(seq, Ordering::SeqCst);
+    pub(super) fn announce(&self, seq: Seq) {
+        self.newest_announced.fetch_max(seq, Ordering::SeqCst);
     }
 
-    pub(super) fn heard_of(&self) -> Seq {
-        self.heard_of.load(Ordering::SeqCst)
+    pub(super) fn newest_announced(&self) -> Seq {
+        self.newest_announced.load(Ordering::SeqCst)
     }
 
     /// Notes that others' changes came in.
     pub(super) fn received(&self, now_ns: i64) {
-        let mut told = self.told();
-        told.received_at_ns = Some(now_ns);
-        told.receiving = None;
+        let mut reported = self.reported();
+        reported.received_at_ns = Some(now_ns);
+        reported.receiving = None;
     }
 
     /// Notes the names that are left out, and the number of ignored ones.
     pub(super) fn left_out(&self, names: Vec<LeftOutName>, ignored: u64) {
-        let mut told = self.told();
-        told.ignored_names = ignored;
-        drop(told);
+        let mut reported = self.reported();
+        reported.ignored_names = ignored;
+        drop(reported);
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
@@ -231,9 +231,9 @@ impl Shared {
         unusable: Vec<UnusablePattern>,
         withheld: u64,
     ) {
-        let told = unusable
+        let reported = unusable
             .into_iter()
-            .take(LEFT_OUT_TOLD_MAX)
+            .take(LEFT_OUT_REPORTED_MAX)
             .map(|unusable| SyncUnusableRule {
                 path: ByteString(joined(&unusable.directory, RULES_NAME)),
                 line: unusable.line as u64,
@@ -241,11 +241,11 @@ impl Shared {
             });
         let files = files.iter().map(|directory| joined(directory, RULES_NAME));
         let tags = caches.iter().map(|directory| joined(directory, CACHE_TAG_NAME));
-        let mut status = self.told();
-        status.unusable_rules = told.collect();
+        let mut status = self.reported();
+        status.unusable_rules = reported.collect();
         status.ignored_here = withheld;
         status.ignore_files = files.len().saturating_add(tags.len()) as u64;
-        status.ignored_by = files.chain(tags).take(LEFT_OUT_TOLD_MAX).map(ByteString).collect();
+        status.ignored_by = files.chain(tags).take(LEFT_OUT_REPORTED_MAX).map(ByteString).collect();
     }
 
     /// Notes the conflicts.
@@ -254,8 +254,8 @@ impl Shared {
     }
 
     pub(super) fn cannot_listen(&self) {
-        let mut told = self.told();
-        told.error = Some("cannot start a thread to listen to the server; restart the sync".to_owned());
+        let mut reported = self.reported();
+        reported.error = Some("cannot start a thread to listen to the server; restart the sync".to_owned());
     }
 
     /// Whether no thread needs to go on.
@@ -263,7 +263,7 @@ impl Shared {
         self.stop.is_raised() || self.has_ended.load(Ordering::SeqCst)
     }
 
-    fn repairs(&self) -> MutexGuard<'_, VecDeque<AskedRepair>> {
+    fn repairs(&self) -> MutexGuard<'_, VecDeque<RequestedRepair>> {
         self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -273,7 +273,7 @@ impl Shared {
     }
 
     /// Takes the first repair of this kind that is asked for.
-    pub(super) fn next_repair(&self, is_meant: impl Fn(&RepairRequest) -> bool) -> Option<AskedRepair> {
+    pub(super) fn next_repair(&self, is_meant: impl Fn(&RepairRequest) -> bool) -> Option<RequestedRepair> {
         let mut repairs = self.repairs();
         let at = repairs.iter().position(|asked| is_meant(&asked.request))?;
         repairs.remove(at)
@@ -286,9 +286,9 @@ impl Shared {
             // Waiting callers hear that no answer will come.
             repairs.clear();
         }
-        let mut told = self.told();
-        told.has_ended = true;
-        told.is_connected = false;
+        let mut reported = self.reported();
+        reported.has_ended = true;
+        reported.is_connected = false;
     }
 }
 
@@ -299,13 +299,13 @@ impl Monitor for Shared {
                 self.sent_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             Event::ChangesToCome(changes) => {
-                if let Some(receiving) = &mut self.told().receiving {
+                if let Some(receiving) = &mut self.reported().receiving {
                     receiving.changes_to_come = Some(changes);
                     receiving.compared = None;
                 }
             }
             Event::Comparing { done, total } => {
-                if let Some(receiving) = &mut self.told().receiving {
+                if let Some(receiving) = &mut self.reported().receiving {
                     receiving.compared = Some((done, total));
                 }
             }
@@ -360,7 +360,7 @@ impl EngineHandle {
                 return Err(not_synced());
             }
             let request = *request;
-            repairs.push_back(AskedRepair { request, answer });
+            repairs.push_back(RequestedRepair { request, answer });
         }
         self.live.wake();
         answered.recv().unwrap_or_else(|_| Err(not_synced()))
@@ -393,10 +393,10 @@ impl EngineHandle {
     fn left_out(&self) -> (Vec<SyncLeftOut>, u64) {
         let noted = self.shared.left_out.lock().unwrap_or_else(PoisonError::into_inner);
         let count = noted.len() as u64;
-        let first: Vec<_> = noted.iter().take(LEFT_OUT_TOLD_MAX).cloned().collect();
+        let first: Vec<_> = noted.iter().take(LEFT_OUT_REPORTED_MAX).cloned().collect();
         // Looking for the paths takes a while, and the engine must not wait for it.
         drop(noted);
-        let told = first.into_iter().filter_map(|(place, collides, blocked)| {
+        let reported = first.into_iter().filter_map(|(place, collides, blocked)| {
             let directory = directory_path(&*self.landing, place.parent)?;
             let path = ByteString([&directory, place.name.as_bytes()].concat());
             Some(SyncLeftOut {
@@ -405,20 +405,20 @@ impl EngineHandle {
                 blocked,
             })
         });
-        (told.collect(), count)
+        (reported.collect(), count)
     }
 
     /// Status of the engine and its tree.
     #[must_use]
     pub fn status(&self) -> SyncStatus {
         // First: the engine moves the cursor last, so all the rest is at least as new.
-        let told = self.shared.told().clone();
+        let reported = self.shared.reported().clone();
         let live = self.live.status();
         let (left_out, left_out_names) = self.left_out();
         // Others' changes count from when they were heard of, not from when the engine turns to
         // them.
-        let is_to_come = self.shared.heard_of() > told.cursor;
-        let receiving = told.receiving.or_else(|| is_to_come.then(SyncReceiving::default));
+        let is_to_come = self.shared.newest_announced() > reported.cursor;
+        let receiving = reported.receiving.or_else(|| is_to_come.then(SyncReceiving::default));
         SyncStatus {
             receiving,
             sent_bytes: self.shared.sent_bytes.load(Ordering::Relaxed),
@@ -429,7 +429,7 @@ impl EngineHandle {
             conflicts: self.conflicts(),
             left_out,
             left_out_names,
-            ..told
+            ..reported
         }
     }
 }
@@ -451,7 +451,7 @@ fn directory_path(landing: &dyn LandingTree, directory: NodeId) -> Option<Vec<u8
 }
 
 /// Number of left-out names that are listed; the rest is only counted.
-const LEFT_OUT_TOLD_MAX: usize = 100;
+const LEFT_OUT_REPORTED_MAX: usize = 100;
 
 /// Deepest path that is followed.
 const DEPTH_MAX: usize = 4096;

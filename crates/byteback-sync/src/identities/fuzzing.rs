@@ -25,7 +25,7 @@ pub(crate) fn identities(data: &[u8]) {
             entry.file.map(|_| *node)
         );
     }
-    known.forget_what_is_gone();
+    known.forget_removed();
     let again = parse(&to_bytes(&known));
     assert_eq!(again, Some((known, true)), "another map comes back");
 }

@@ -55,13 +55,13 @@ impl Model {
     /// The difference of the map from this model, if there is one.
     fn difference(&self, map: &Identities) -> Option<String> {
         for node in 1..=NODES {
-            let (expected, told) = (self.file_of(node), map.file_of(NodeId(node)));
+            let (expected, reported) = (self.file_of(node), map.file_of(NodeId(node)));
             // A gone node need not be remembered, but if the map reports it, no other node has that
             // ID.
-            if expected != told && !(expected.is_none() && told == Some(own(node))) {
-                return Some(format!("node {node} is {told:?}, not {expected:?}"));
+            if expected != reported && !(expected.is_none() && reported == Some(own(node))) {
+                return Some(format!("node {node} is {reported:?}, not {expected:?}"));
             }
-            if let Some(file) = told.filter(|file| map.node_of(*file) != Some(NodeId(node))) {
+            if let Some(file) = reported.filter(|file| map.node_of(*file) != Some(NodeId(node))) {
                 return Some(format!("node {node} is {file}, which is {:?}", map.node_of(file)));
             }
             let origin = self.bound.get(&node).and_then(|(_, origin)| *origin);
@@ -70,10 +70,10 @@ impl Model {
             }
         }
         for file in (1..=NODES).map(own).chain((1..20).map(FileId)) {
-            let (expected, told) = (self.holder(file), map.node_of(file).map(|node| node.0));
-            let is_forgotten = told.is_some_and(|node| self.gone.contains(&node) && own(node) == file);
-            if expected != told && !(expected.is_none() && is_forgotten) {
-                return Some(format!("file {file} is {told:?}, not {expected:?}"));
+            let (expected, reported) = (self.holder(file), map.node_of(file).map(|node| node.0));
+            let is_forgotten = reported.is_some_and(|node| self.gone.contains(&node) && own(node) == file);
+            if expected != reported && !(expected.is_none() && is_forgotten) {
+                return Some(format!("file {file} is {reported:?}, not {expected:?}"));
             }
         }
         None

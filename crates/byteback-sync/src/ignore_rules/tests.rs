@@ -66,8 +66,8 @@ fn by_git(top: &std::path::Path, paths: &[String]) -> BTreeSet<String> {
     drop(input);
     let output = git.wait_with_output().unwrap();
     assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
-    let told = String::from_utf8(output.stdout).unwrap();
-    told.split_terminator('\0').map(str::to_owned).collect()
+    let reported = String::from_utf8(output.stdout).unwrap();
+    reported.split_terminator('\0').map(str::to_owned).collect()
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn random_rules_mean_what_they_mean_to_git() {
         assert!(init.unwrap().success());
         let mut paths: BTreeMap<String, bool> = BTreeMap::new();
         let mut rules = IgnoreRules::default();
-        let mut told = String::new();
+        let mut reported = String::new();
         for directory in DIRECTORIES {
             std::fs::create_dir_all(temp.path().join(directory)).unwrap();
             if !directory.is_empty() {
@@ -105,10 +105,10 @@ fn random_rules_mean_what_they_mean_to_git() {
                 let text = patterns(&mut random);
                 std::fs::write(temp.path().join(directory).join(".gitignore"), &text).unwrap();
                 rules.set_file(directory.as_bytes(), Some(text.as_bytes()));
-                told.push_str(&format!("{directory}/.gitignore: {text:?}\n"));
+                reported.push_str(&format!("{directory}/.gitignore: {text:?}\n"));
             }
         }
-        assert_eq!(rules.unusable().count(), 0, "seed {seed}: {told}");
+        assert_eq!(rules.unusable().count(), 0, "seed {seed}: {reported}");
         let asked: Vec<String> = paths.keys().cloned().collect();
         let by_git = by_git(temp.path(), &asked);
         let here = paths
@@ -116,7 +116,10 @@ fn random_rules_mean_what_they_mean_to_git() {
             .filter(|(path, is_dir)| rules.is_ignored(path.as_bytes(), **is_dir));
         let here: BTreeSet<String> = here.map(|(path, _)| path.clone()).collect();
         let differ: Vec<_> = here.symmetric_difference(&by_git).collect();
-        assert!(differ.is_empty(), "seed {seed}: {differ:?}\n{told}by git: {by_git:?}");
+        assert!(
+            differ.is_empty(),
+            "seed {seed}: {differ:?}\n{reported}by git: {by_git:?}"
+        );
         ignored_paths += here.len();
     }
     assert!(ignored_paths > 200, "{ignored_paths}");

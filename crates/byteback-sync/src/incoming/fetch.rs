@@ -43,7 +43,7 @@ use byteback_delta::{Block, DeltaReader, DeltaWriter, FrameDecoder, Source, Writ
 use byteback_extents::ByteRange;
 use sha2::{Digest, Sha256};
 
-use super::plan::{ContentFrom, NameChange, Need, NodeChange, Others, Told};
+use super::plan::{ContentFrom, HeadNode, NameChange, Need, NodeChange, Others};
 use byteback_backup::{BackupError, Result};
 use byteback_backup::{Event, Monitor, check_cancelled};
 use byteback_client::{ContentReader, ServerClient, TreePlace};
@@ -125,14 +125,14 @@ impl Incoming<'_> {
     pub fn ask(&self, others: &mut Others, needs: &[Need]) -> Result<()> {
         for need in needs {
             check_cancelled(self.monitor)?;
-            let told = match self.server.node_with_places(self.folder, need.id, self.head) {
+            let reported = match self.server.node_with_places(self.folder, need.id, self.head) {
                 Ok(node) => Some(node),
                 Err(error) if error.kind == ServerErrorKind::NotFound => None,
                 Err(error) => return Err(error.into()),
             };
-            let told = match told {
+            let reported = match reported {
                 None => None,
-                Some(node) => Some(Told {
+                Some(node) => Some(HeadNode {
                     places: node
                         .places
                         .ok_or_else(|| BackupError::hostile("the names of a node were requested, but not sent"))?,
@@ -143,7 +143,7 @@ impl Incoming<'_> {
                     attributes: node.attributes,
                 }),
             };
-            others.told.insert(need.id, told);
+            others.reported.insert(need.id, reported);
         }
         Ok(())
     }
@@ -161,21 +161,21 @@ impl Incoming<'_> {
         base_len_bytes: u64,
     ) -> Result<ContentDelta<'_>> {
         let changed = others.nodes.get(&id).map(|change| change.after.size);
-        let told = || {
+        let reported = || {
             others
-                .told
+                .reported
                 .get(&id)
                 .and_then(Option::as_ref)
-                .map(|told| told.attributes.size)
+                .map(|reported| reported.attributes.size)
         };
-        let mut len_bytes = changed.or_else(told);
+        let mut len_bytes = changed.or_else(reported);
         let mut ranges = Ranges {
             id,
             since: None,
             waiting: VecDeque::new(),
             cursor: None,
             is_last: true,
-            told_to: 0,
+            listed_to: 0,
         };
         match from {
             ContentFrom::Nothing => {
@@ -227,19 +227,19 @@ impl Incoming<'_> {
         let mut contents = HashMap::new();
         let mut short = short.peekable();
         while short.peek().is_some() {
-            let (mut asked, mut asked_bytes) = (Vec::new(), 0);
+            let (mut asked, mut requested_bytes) = (Vec::new(), 0);
             let fits = |len: u64, count: usize| len <= BUNDLE_LEN_MAX && count < BUNDLED_MAX;
-            while let Some((id, len)) = short.next_if(|(_, len)| fits(asked_bytes + len, asked.len())) {
+            while let Some((id, len)) = short.next_if(|(_, len)| fits(requested_bytes + len, asked.len())) {
                 asked.push((id, len));
-                asked_bytes += len;
+                requested_bytes += len;
             }
             if asked.len() < BUNDLED_MIN {
                 continue;
             }
             check_cancelled(self.monitor)?;
             let ids: Vec<FileId> = asked.iter().map(|(id, _)| *id).collect();
-            let told = self.server.short_contents(self.folder, self.head, &ids)?;
-            for ((id, len), content) in asked.into_iter().zip(told) {
+            let reported = self.server.short_contents(self.folder, self.head, &ids)?;
+            for ((id, len), content) in asked.into_iter().zip(reported) {
                 let Some(content) = content else { continue };
                 if content.len_bytes() != len {
                     return Err(BackupError::hostile(format!("file {id} has two lengths at one moment")));
@@ -269,7 +269,7 @@ impl Incoming<'_> {
                 waiting: VecDeque::from([range]),
                 cursor: None,
                 is_last: true,
-                told_to: 0,
+                listed_to: 0,
             },
             current: None,
             stream: None,
@@ -325,8 +325,8 @@ pub(crate) fn listing(
         if page.next_cursor.is_some() && (page.entries.is_empty() || page.next_cursor == cursor) {
             return Err(BackupError::hostile("the list of a directory does not advance"));
         }
-        let told = page.entries.into_iter();
-        entries.extend(told.map(|entry| (entry.name.0, entry.node.id, entry.node.attributes)));
+        let reported = page.entries.into_iter();
+        entries.extend(reported.map(|entry| (entry.name.0, entry.node.id, entry.node.attributes)));
         match page.next_cursor {
             Some(next) => cursor = Some(next),
             None => return Ok(entries),
@@ -389,7 +389,7 @@ struct Ranges {
     cursor: Option<String>,
     is_last: bool,
     /// End of the ranges listed so far.
-    told_to: u64,
+    listed_to: u64,
 }
 
 impl Ranges {
@@ -406,10 +406,10 @@ impl Ranges {
         }
         for ChangedRange { offset, len } in page.ranges {
             let range = ByteRange::from_offset_len(offset, len);
-            let range = range.filter(|range| range.start() >= self.told_to && range.end() <= page.size_to);
+            let range = range.filter(|range| range.start() >= self.listed_to && range.end() <= page.size_to);
             let range =
                 range.ok_or_else(|| BackupError::hostile("changed ranges are out of order or outside the file"))?;
-            self.told_to = range.end();
+            self.listed_to = range.end();
             match self.waiting.back_mut() {
                 Some(last) if range.start() - last.end() < JOINED_GAP_MIN => *last = last.hull(range),
                 _ => self.waiting.push_back(range),
@@ -680,9 +680,9 @@ impl Read for ContentDelta<'_> {
                 return Ok(0);
             }
             if let Err(error) = self.advance() {
-                let told = io::Error::other(error.to_string());
+                let reported = io::Error::other(error.to_string());
                 self.failure = Some(error);
-                return Err(told);
+                return Err(reported);
             }
         }
     }

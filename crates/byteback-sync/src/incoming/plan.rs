@@ -1,6 +1,6 @@
 //! The steps that bring the tree here to the state of the server: pure, without I/O of its own. The
 //! plan compares states and not histories: others' changes ([`Others`]), and the tree here
-//! ([`Here`]); so it can be made again at any moment, also when a part of its steps was done.
+//! ([`LocalTree`]); so it can be made again at any moment, also when a part of its steps was done.
 //!
 //! The server reports no moves. A name that went and a name that came of the same node become one
 //! [`Step::Rename`] in `order`.
@@ -84,7 +84,7 @@ pub struct NodeChange {
 
 /// A node at the head, as the server reports it on request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct HeadNode {
     /// Its attributes.
     pub attributes: Attributes,
     /// Its names.
@@ -105,7 +105,7 @@ pub struct Others {
     /// Directories that are not in the tree at the head, but got names.
     pub unreachable: BTreeSet<FileId>,
     /// Nodes asked for beyond that; `None`: the head does not have it.
-    pub told: BTreeMap<FileId, Option<Told>>,
+    pub reported: BTreeMap<FileId, Option<HeadNode>>,
 }
 
 impl Others {
@@ -119,7 +119,7 @@ impl Others {
 
 /// A node as it is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HereNode {
+pub struct LocalNode {
     /// Its attributes, its kind included.
     pub attributes: Attributes,
     /// All its names.
@@ -148,7 +148,7 @@ pub struct Member {
 
 /// The tree here. Nodes go by their identities; a node that the server does not know, by the one it
 /// would get.
-pub trait Here {
+pub trait LocalTree {
     /// Identity of the root.
     fn root(&self) -> FileId;
 
@@ -156,7 +156,7 @@ pub trait Here {
     ///
     /// # Errors
     /// If the tree cannot be read.
-    fn node(&self, id: FileId) -> Result<Option<HereNode>, ServiceError>;
+    fn node(&self, id: FileId) -> Result<Option<LocalNode>, ServiceError>;
 
     /// The node that a name stands for.
     ///
@@ -236,11 +236,11 @@ pub trait Here {
         Ok(true)
     }
 
-    /// Announces that [`Here::is_same`] will be asked for these pairs of a file here and the
+    /// Announces that [`LocalTree::is_same`] will be asked for these pairs of a file here and the
     /// server's: they may be compared at once.
     ///
     /// # Errors
-    /// As for [`Here::is_same`].
+    /// As for [`LocalTree::is_same`].
     fn compare_ahead(&self, _pairs: &[(FileId, FileId)]) -> Result<(), ServiceError> {
         Ok(())
     }
@@ -440,7 +440,7 @@ pub struct Need {
 /// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// Nodes that have to be asked for first, into [`Others::told`].
+    /// Nodes that have to be asked for first, into [`Others::reported`].
     #[error("{} nodes must first be requested from the server", .0.len())]
     Needs(Vec<Need>),
     /// The tree here cannot be read.
@@ -457,7 +457,7 @@ pub enum PlanError {
 /// More has to be known; the tree cannot be read; the server's answer is not a tree.
 pub fn plan(
     others: &Others,
-    here: &dyn Here,
+    here: &dyn LocalTree,
     given: &Given<'_>,
     fresh: &mut dyn FnMut() -> FileId,
 ) -> Result<Plan, PlanError> {
@@ -473,7 +473,7 @@ pub(crate) fn are_same_attributes(one: &Attributes, other: &Attributes) -> bool 
 }
 
 /// Attributes of a node that has unsent changes: others' changes count.
-fn merged_attributes(node: &HereNode, change: &NodeChange) -> Attributes {
+fn merged_attributes(node: &LocalNode, change: &NodeChange) -> Attributes {
     let (here, after) = (&node.attributes, &change.after);
     let Some(before) = change
         .before

@@ -185,8 +185,8 @@ impl Comparing<'_> {
         if files.is_empty() {
             return Ok(Vec::new());
         }
-        let told = self.server.digests(self.folder, at, files);
-        told.map_err(|error| NotCompared::Server(error.into()))
+        let reported = self.server.digests(self.folder, at, files);
+        reported.map_err(|error| NotCompared::Server(error.into()))
     }
 
     fn has_digest(&self, cut: CutId, node: NodeId, len_bytes: u64, digest: &[u8; DIGEST_LEN]) -> Served<bool> {

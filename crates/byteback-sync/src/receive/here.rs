@@ -33,7 +33,9 @@ use super::log_changes::LogChanges;
 use crate::identities::{Identities, Withheld};
 use crate::ignored::{Ignored, path_of};
 use crate::incoming::fetch::Incoming;
-use crate::incoming::plan::{Here, HereNode, Member, NodeChange, Others, are_same_attributes, is_name_on_its_way};
+use crate::incoming::plan::{
+    LocalNode, LocalTree, Member, NodeChange, Others, are_same_attributes, is_name_on_its_way,
+};
 use byteback_backup::BackupError;
 use byteback_backup::Monitor;
 use byteback_backup::file_id;
@@ -108,9 +110,9 @@ impl Memory {
 
     fn keep(&self, error: impl Into<BackupError>) -> ServiceError {
         let error = error.into();
-        let told = ServiceError::new(ErrorKind::Refused, error.to_string());
+        let reported = ServiceError::new(ErrorKind::Refused, error.to_string());
         *self.failure.borrow_mut() = Some(error);
-        told
+        reported
     }
 }
 
@@ -302,12 +304,12 @@ impl Seen<'_> {
     }
 }
 
-impl Here for Seen<'_> {
+impl LocalTree for Seen<'_> {
     fn root(&self) -> FileId {
         self.file_of(NodeId::ROOT)
     }
 
-    fn node(&self, id: FileId) -> Result<Option<HereNode>> {
+    fn node(&self, id: FileId) -> Result<Option<LocalNode>> {
         let Some(node) = self.node_of(id) else { return Ok(None) };
         let Some(found) = self.landing.look(node)? else {
             return Ok(None);
@@ -335,7 +337,7 @@ impl Here for Seen<'_> {
         if places.iter().any(is_on_its_way) && places.len() == 1 {
             // No program has written to it. An unknown one was made before a crash that came before
             // its identity was durable.
-            return Ok(Some(HereNode {
+            return Ok(Some(LocalNode {
                 is_in_use: self.is_in_use(node, &found.attributes)?,
                 attributes: found.attributes,
                 places,
@@ -355,7 +357,7 @@ impl Here for Seen<'_> {
             true => self.log()?.node(node).is_some(),
             false => unsent.other || unsent.content,
         };
-        Ok(Some(HereNode {
+        Ok(Some(LocalNode {
             is_in_use: self.is_in_use(node, &found.attributes)?,
             attributes: found.attributes,
             places,

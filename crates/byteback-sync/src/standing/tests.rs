@@ -23,7 +23,7 @@ fn standing(cursor: Seq) -> Standing {
 }
 
 #[test]
-fn whenever_the_power_is_cut_one_or_the_other_is_noted() {
+fn standing_is_the_old_or_the_new_after_a_power_cut() {
     let work = |disk: &SimDisk| {
         let dir: Arc<dyn DurableDir> = Arc::new(disk.clone());
         standing(1).write(&dir)?;

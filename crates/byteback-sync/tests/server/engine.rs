@@ -4,7 +4,7 @@
 
 use byteback_api::FolderName;
 use byteback_backup::{DifferenceKind, Silent, SnapshotSpec, VerifyOptions};
-use byteback_client::Heard;
+use byteback_client::ServerNews;
 use byteback_client::{ClientOptions, ServerClient, TreePlace};
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, LandingTree, LiveTree,
@@ -237,10 +237,10 @@ const SERVE: &str = "BYTEBACK_TEST_ENGINE";
 #[test]
 #[ignore = "only in a process of its own"]
 fn serve_until_killed() {
-    let Ok(told) = std::env::var(SERVE) else { return };
-    let told: Vec<&str> = told.split('\n').collect();
-    let [base, url, token, device, folder, seed] = told[..] else {
-        panic!("{told:?}")
+    let Ok(reported) = std::env::var(SERVE) else { return };
+    let reported: Vec<&str> = reported.split('\n').collect();
+    let [base, url, token, device, folder, seed] = reported[..] else {
+        panic!("{reported:?}")
     };
     let place = Place {
         base: base.into(),
@@ -260,7 +260,7 @@ pub(super) fn start_mortal(place: &Place, seed: u64) -> Child {
     let ready = place.base.join("ready");
     let _ = fs::remove_file(&ready);
     let (base, device) = (place.base.display().to_string(), place.device.to_string());
-    let told = [
+    let reported = [
         &*base,
         &place.url,
         &place.token,
@@ -271,7 +271,7 @@ pub(super) fn start_mortal(place: &Place, seed: u64) -> Child {
     .join("\n");
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "engine::serve_until_killed", "--ignored", "--nocapture"])
-        .env(SERVE, told)
+        .env(SERVE, reported)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -541,18 +541,18 @@ fn journal_damage_repeats_no_number_and_leaves_nothing_behind() {
     let newest = || {
         let mut listening = rig.client.listen(&rig.folder, rig.seq() - 1);
         loop {
-            if let Heard::Batch(last) = listening.hear().unwrap() {
+            if let ServerNews::Batch(last) = listening.hear().unwrap() {
                 return last.counter;
             }
         }
     };
     begun(&rig, &place).end();
-    let elder = fs::read(journal(&place)).unwrap();
+    let older = fs::read(journal(&place)).unwrap();
     type Damage<'a> = (&'a str, &'a dyn Fn(&Path));
     let damages: [Damage<'_>; 5] = [
         ("gone", &|journal| fs::remove_file(journal).unwrap()),
         ("empty", &|journal| fs::write(journal, b"").unwrap()),
-        ("put back", &|journal| fs::write(journal, &elder).unwrap()),
+        ("put back", &|journal| fs::write(journal, &older).unwrap()),
         ("its header is damaged", &|journal| {
             let mut bytes = fs::read(journal).unwrap();
             bytes[3] ^= 1;

@@ -37,13 +37,13 @@ impl Folded {
     }
 
     fn left_out(&self) -> Vec<String> {
-        let told = self.machine.status().left_out;
-        assert_eq!(told.len() as u64, self.machine.status().left_out_names);
+        let reported = self.machine.status().left_out;
+        assert_eq!(reported.len() as u64, self.machine.status().left_out_names);
         let path = |left_out: &SyncLeftOut| {
             assert!(left_out.collides, "{left_out:?}");
             String::from_utf8(left_out.path.as_bytes().to_vec()).unwrap()
         };
-        told.iter().map(path).collect()
+        reported.iter().map(path).collect()
     }
 }
 

@@ -72,16 +72,16 @@ fn parts(dir: &Path) -> (Looked, Looked) {
 }
 
 fn assert_same_but_for_ignored(rig: &Rig, one: &Machine, two: &Machine, what: &str) {
-    let told = |(looked, held): &(Looked, Vec<PathBuf>), (other, _): &(Looked, Vec<PathBuf>)| {
+    let reported = |(looked, held): &(Looked, Vec<PathBuf>), (other, _): &(Looked, Vec<PathBuf>)| {
         let is_held = |path: &PathBuf| held.contains(path) && !other.contains_key(path);
         let differs = looked
             .iter()
             .filter(|(path, found)| other.get(*path) != Some(found) && !is_held(path));
-        let told = differs.map(|(path, (mode, content, mtime))| {
+        let reported = differs.map(|(path, (mode, content, mtime))| {
             let content = String::from_utf8_lossy(&content[..content.len().min(30)]).into_owned();
             format!("{}: {mode:o} {content:?} {mtime}", path.display())
         });
-        told.collect::<Vec<_>>()
+        reported.collect::<Vec<_>>()
     };
     let [a, b] = [one, two].map(|machine| {
         let (seen, ignored) = parts(&machine.path(""));
@@ -116,8 +116,8 @@ fn assert_same_but_for_ignored(rig: &Rig, one: &Machine, two: &Machine, what: &s
         })
     };
     assert_eq!(
-        told(&a, &b),
-        told(&b, &a),
+        reported(&a, &b),
+        reported(&b, &a),
         "{what}: {:#?}, the server has {:#?}",
         told_of_rules(),
         at_server(rig)

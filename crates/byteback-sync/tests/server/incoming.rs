@@ -356,15 +356,15 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
         // Further requests.
         for id in now.files.keys() {
             incoming.ask(&mut others, &[Need { id: *id, entries: true }]).unwrap();
-            let told = others.told[id].as_ref().unwrap();
+            let reported = others.reported[id].as_ref().unwrap();
             let places = now.names.iter().filter(|(_, child)| *child == id);
             let places: BTreeSet<&Place<FileId>> = places.map(|(place, _)| place).collect();
-            assert_eq!(told.places.iter().collect::<BTreeSet<_>>(), places);
-            assert_eq!(told.entries, None);
+            assert_eq!(reported.places.iter().collect::<BTreeSet<_>>(), places);
+            assert_eq!(reported.entries, None);
         }
         let needs = [root, FileId(5)].map(|id| Need { id, entries: true });
         incoming.ask(&mut others, &needs).unwrap();
-        let listed: BTreeMap<Place<FileId>, FileId> = others.told[&root]
+        let listed: BTreeMap<Place<FileId>, FileId> = others.reported[&root]
             .as_ref()
             .unwrap()
             .entries
@@ -382,7 +382,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             })
             .collect();
         assert_eq!(listed, now.names);
-        assert_eq!(others.told[&FileId(5)], None);
+        assert_eq!(others.reported[&FileId(5)], None);
     }
     assert!(
         only_ours > 10 && first_ours > 5 && undone > 0,

@@ -112,8 +112,8 @@ pub(super) fn settle(rig: &Rig, machines: &[&Machine], what: &str) {
             is_settled(&status) && status.cursor == seq
         });
         quiet = if is_quiet && rig.seq() == seq { quiet + 1 } else { 0 };
-        let told = || machines.iter().map(|machine| machine.status()).collect::<Vec<_>>();
-        assert!(began.elapsed() < PATIENCE, "{what}: at {seq}: {:#?}", told());
+        let reported = || machines.iter().map(|machine| machine.status()).collect::<Vec<_>>();
+        assert!(began.elapsed() < PATIENCE, "{what}: at {seq}: {:#?}", reported());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -466,7 +466,7 @@ fn two_folders_that_have_something_in_common_become_one() {
 /// else as well.
 #[test]
 fn directory_removed_and_revived_is_the_same_everywhere() {
-    for is_made_anew in [false, true] {
+    for is_recreated in [false, true] {
         let rig = rig(104);
         let mut one = Machine::started(&rig, "one");
         fs::create_dir_all(one.path("dir/sub")).unwrap();
@@ -479,14 +479,14 @@ fn directory_removed_and_revived_is_the_same_everywhere() {
         fs::rename(two.path("dir/moved"), two.path("moved")).unwrap();
         fs::rename(two.path("dir/sub/moved"), two.path("moved from sub")).unwrap();
         fs::remove_dir_all(two.path("dir")).unwrap();
-        if is_made_anew {
+        if is_recreated {
             fs::create_dir_all(two.path("dir/sub")).unwrap();
         }
         fs::write(one.path("dir/new"), b"by one").unwrap();
         fs::write(one.path("dir/sub/new"), b"by one").unwrap();
         settle(&rig, &[&one], "one went on");
         two.begin();
-        let what = format!("two is back, made anew: {is_made_anew}");
+        let what = format!("two is back, made anew: {is_recreated}");
         settle(&rig, &[&one, &two], &what);
         assert_same(&[&one, &two], &what);
         let expected = ["dir", "dir/new", "dir/sub", "dir/sub/new", "moved", "moved from sub"];

@@ -38,8 +38,8 @@ pub(crate) const URL: &str = "http://127.0.0.1:9";
 
 /// Whether the disk was full: by an error of the system, or of the tree.
 fn is_for_want_of_room(error: &EngineError) -> bool {
-    let told = format!("{error:?}");
-    told.contains("StorageFull") || told.contains("no storage space")
+    let reported = format!("{error:?}");
+    reported.contains("StorageFull") || reported.contains("no storage space")
 }
 
 struct Running {
@@ -240,10 +240,10 @@ impl Machine {
         let handle = engine.handle();
         let listener = engine.listener();
         let ended = Arc::new(Mutex::new(None));
-        let told = Arc::clone(&ended);
+        let reported = Arc::clone(&ended);
         let task = self.world.spawn(self.name, move || {
             let result = engine.run();
-            *told.lock().unwrap() = Some(result);
+            *reported.lock().unwrap() = Some(result);
         });
         let listener = self.world.spawn("listener", move || listener.run());
         self.running = Some(Running {
@@ -405,7 +405,7 @@ impl Machine {
     /// Notes that a program has changed something.
     pub(crate) fn after(&mut self) {
         let now = self.state();
-        if self.world.is_told() {
+        if self.world.is_reported() {
             for changed in self.before.differences(&now) {
                 self.world.note(&format!("{}: {changed}", self.name));
             }

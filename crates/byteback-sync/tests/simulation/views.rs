@@ -192,7 +192,7 @@ pub(crate) struct SteppedLanding {
 }
 
 impl SteppedLanding {
-    fn told(&self, what: impl FnOnce() -> String) {
+    fn reported(&self, what: impl FnOnce() -> String) {
         self.ear.between_steps();
         let what = what();
         self.ear
@@ -218,8 +218,8 @@ impl LandingTree for SteppedLanding {
         self.inner.child(place)
     }
 
-    fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool> {
-        self.inner.is_taken_otherwise(place)
+    fn is_taken_by_another(&self, place: &Place<NodeId>) -> Result<bool> {
+        self.inner.is_taken_by_another(place)
     }
 
     fn look(&self, node: NodeId) -> Result<Option<LandingNode>> {
@@ -259,12 +259,12 @@ impl LandingTree for SteppedLanding {
         attributes: &Attributes,
         expected: Expected<'_>,
     ) -> Result<Landed<(NodeId, Vec<MissedAttribute>)>> {
-        self.told(|| format!("make {at}"));
+        self.reported(|| format!("make {at}"));
         self.inner.make(at, attributes, expected)
     }
 
     fn link(&self, node: NodeId, at: &Place<NodeId>, expected: Expected<'_>) -> Result<Landed<()>> {
-        self.told(|| format!("link {node} {at}"));
+        self.reported(|| format!("link {node} {at}"));
         self.inner.link(node, at, expected)
     }
 
@@ -276,7 +276,7 @@ impl LandingTree for SteppedLanding {
         replaced: Option<NodeId>,
         expected: Expected<'_>,
     ) -> Result<Landed<()>> {
-        self.told(|| format!("rename {node} {from} to {to}, which was {replaced:?}"));
+        self.reported(|| format!("rename {node} {from} to {to}, which was {replaced:?}"));
         if self.ear.canary == Canary::StepLeftOut && self.ear.random.lock().unwrap().below(4) == 0 {
             return Ok(Landed::Done(()));
         }
@@ -289,7 +289,7 @@ impl LandingTree for SteppedLanding {
         other: (&Place<NodeId>, NodeId),
         expected: Expected<'_>,
     ) -> Result<Landed<()>> {
-        self.told(|| format!("exchange {} and {}", one.0, other.0));
+        self.reported(|| format!("exchange {} and {}", one.0, other.0));
         self.inner.exchange(one, other, expected)
     }
 
@@ -298,7 +298,7 @@ impl LandingTree for SteppedLanding {
     }
 
     fn displace(&self, node: NodeId, from: &Place<NodeId>, to: &Place<NodeId>, leaves_old: bool) -> Result<Landed<()>> {
-        self.told(|| format!("displace {node} {from} to {to}"));
+        self.reported(|| format!("displace {node} {from} to {to}"));
         match self.ear.canary {
             Canary::ConflictWithoutCopy => self.inner.remove(from, node, Expected::Folded(&[])),
             _ => self.inner.displace(node, from, to, leaves_old),
@@ -306,7 +306,7 @@ impl LandingTree for SteppedLanding {
     }
 
     fn remove(&self, at: &Place<NodeId>, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>> {
-        self.told(|| format!("remove {node} {at}"));
+        self.reported(|| format!("remove {node} {at}"));
         self.inner.remove(at, node, expected)
     }
 
@@ -316,12 +316,12 @@ impl LandingTree for SteppedLanding {
         attributes: &Attributes,
         expected: Expected<'_>,
     ) -> Result<Landed<Vec<MissedAttribute>>> {
-        self.told(|| format!("attributes of {node}"));
+        self.reported(|| format!("attributes of {node}"));
         self.inner.set_attributes(node, attributes, expected)
     }
 
     fn advance_time(&self, directory: NodeId, mtime_ns: i128) -> Result<()> {
-        self.told(|| format!("time of {directory}"));
+        self.reported(|| format!("time of {directory}"));
         self.inner.advance_time(directory, mtime_ns)
     }
 
@@ -330,7 +330,7 @@ impl LandingTree for SteppedLanding {
     }
 
     fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
-        self.told(|| format!("content of {node}"));
+        self.reported(|| format!("content of {node}"));
         let stepped = |file| -> Box<dyn WatchedFile + '_> {
             let ear = Arc::clone(&self.ear);
             ear.mixed.fetch_add(1, Ordering::SeqCst);
@@ -343,12 +343,12 @@ impl LandingTree for SteppedLanding {
     }
 
     fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()> {
-        self.told(|| "keep numbers".to_owned());
+        self.reported(|| "keep numbers".to_owned());
         self.inner.keep_numbers(nodes)
     }
 
     fn sync(&self) -> Result<()> {
-        self.told(|| "sync".to_owned());
+        self.reported(|| "sync".to_owned());
         self.inner.sync()
     }
 }

@@ -59,7 +59,7 @@ struct State {
     running: Option<u64>,
     random: SplitMix64,
     trace: u64,
-    is_told: bool,
+    is_reported: bool,
     failed: Option<Box<dyn Any + Send>>,
 }
 
@@ -111,7 +111,7 @@ impl World {
                 running: None,
                 random: SplitMix64::new(seed),
                 trace: 0xcbf2_9ce4_8422_2325,
-                is_told: std::env::var_os("BYTEBACK_SIMULATION_TRACE").is_some(),
+                is_reported: std::env::var_os("BYTEBACK_SIMULATION_TRACE").is_some(),
                 failed: None,
             }),
             turned: Condvar::new(),
@@ -141,8 +141,8 @@ impl World {
     }
 
     /// Whether events are printed.
-    pub(crate) fn is_told(&self) -> bool {
-        self.lock().is_told
+    pub(crate) fn is_reported(&self) -> bool {
+        self.lock().is_reported
     }
 
     /// Notes an event. Not from helpers, which run at any time.
@@ -156,7 +156,7 @@ impl World {
             trace = (trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
         state.trace = trace;
-        if state.is_told {
+        if state.is_reported {
             eprintln!("{:>14.6} {what}", state.now_ns as f64 / 1e9);
         }
     }
@@ -343,14 +343,14 @@ impl Clock for WorldClock {
 fn world_tasks_take_turns_by_time_and_end_where_killed() {
     let run = |seed| {
         let world = World::new(seed);
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let reported = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         for (name, every_ms) in [("a", 3), ("b", 5), ("c", 7)] {
-            let (world2, told) = (Arc::clone(&world), Arc::clone(&told));
+            let (world2, reported) = (Arc::clone(&world), Arc::clone(&reported));
             tasks.push(world.spawn(name, move || {
                 for _ in 0..10 {
                     world2.note(name);
-                    told.lock().unwrap().push((world2.now_ns() / 1_000_000, name));
+                    reported.lock().unwrap().push((world2.now_ns() / 1_000_000, name));
                     world2.clock().sleep(Duration::from_millis(every_ms));
                 }
             }));
@@ -371,9 +371,9 @@ fn world_tasks_take_turns_by_time_and_end_where_killed() {
         world.run_until(60_000_000);
         assert!(!world.lives(sleeper) && !world.lives(tasks[0]));
         world.end();
-        let told = told.lock().unwrap().clone();
-        assert!(told.is_sorted_by_key(|(at, _)| *at), "{told:?}");
-        let of = |name| told.iter().filter(|(_, told)| *told == name).count();
+        let reported = reported.lock().unwrap().clone();
+        assert!(reported.is_sorted_by_key(|(at, _)| *at), "{reported:?}");
+        let of = |name| reported.iter().filter(|(_, reported)| *reported == name).count();
         assert_eq!((of("a"), of("b"), of("c")), (10, 10, 3));
         world.trace()
     };

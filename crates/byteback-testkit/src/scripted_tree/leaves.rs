@@ -2,7 +2,7 @@
 
 use super::content::Content;
 use byteback_control::{
-    ErrorKind, LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold, Result,
+    ErrorKind, LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary, Result,
     ServiceError,
 };
 use byteback_delta::crc::CrcKind;
@@ -54,7 +54,7 @@ impl Leaves {
         content: &Content,
         request: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         if self.restarts && content.len() > 0 {
             let leaves = 2.min(content.len().div_ceil(LEAF_LEN_BYTES)) as usize;
             let entries = vec![7; leaves * request.entry_len()];
@@ -96,7 +96,7 @@ impl Leaves {
                 entries: &vec![7; request.entry_len()],
             })?;
         }
-        Ok(LeavesTold {
+        Ok(LeavesSummary {
             source: self.source,
             read_bytes: match self.source {
                 LeafSource::Read => read_bytes,

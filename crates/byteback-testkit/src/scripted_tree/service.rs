@@ -4,7 +4,7 @@ use super::leaves;
 use super::{Changed, OpenCut, PAGE_LEN, ScriptedTree};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NodeChange, NodeNames, Outcome, Piece, Result,
+    FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesSummary, NodeChange, NodeNames, Outcome, Piece, Result,
     ServiceError, TreeService, TreeStatus,
 };
 use byteback_extents::ByteRange;
@@ -299,17 +299,17 @@ impl TreeService for ScriptedTree {
         node: NodeId,
         request: LeafRequest,
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
-    ) -> Result<LeavesTold> {
+    ) -> Result<LeavesSummary> {
         let (leaves, file, is_failing) = {
             let state = self.lock();
             let file = state.cuts[&cut.0].picture.nodes[&node].clone();
             (state.leaves, file, state.failing.contains_key(&node))
         };
-        let told = leaves.tell(&file.content, request, sink)?;
-        self.lock().read_bytes += told.read_bytes;
+        let reported = leaves.tell(&file.content, request, sink)?;
+        self.lock().read_bytes += reported.read_bytes;
         match is_failing {
             true => Err(leaves::no_file()),
-            false => Ok(told),
+            false => Ok(reported),
         }
     }
 

@@ -116,9 +116,9 @@ fn journal_on_a_full_disk_keeps_records_or_knows_its_damage() {
         let opened = Journal::open(dir(&disk), 1 << 20).or_else(|_| Journal::open(dir(&disk), 1 << 20));
         let replayed = opened.unwrap().1;
         let kept = nodes(&replayed);
-        let youngest = &appended[appended.len() - kept.len().min(appended.len())..];
+        let newest = &appended[appended.len() - kept.len().min(appended.len())..];
         assert!(
-            replayed.is_damaged || (kept == youngest && !replayed.is_torn),
+            replayed.is_damaged || (kept == newest && !replayed.is_torn),
             "operation {nth}: {kept:?} of {appended:?}, from segment {first}"
         );
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::{Undo, read_exactly};
 use crate::error::{NotKept, UndoError, failed};
 use crate::name_history::NameEvent;
-use crate::node_history::{Kept, Moment, NodeHistory, Old};
+use crate::node_history::{Moment, NodeHistory, Old, StoredMoment};
 use crate::record::{self, DATA_LEN_BYTES_MAX, Rights};
 
 /// A piece of content as of a time.
@@ -84,7 +84,7 @@ impl Undo {
         history.moments.iter().map(|kept| self.moment(&history, kept)).collect()
     }
 
-    fn moment(&self, history: &NodeHistory, kept: &Kept) -> Moment {
+    fn moment(&self, history: &NodeHistory, kept: &StoredMoment) -> Moment {
         let not_kept = match self.check(kept.start_ns, history.barrier) {
             Err(UndoError::NotKept { why, .. }) => Some(why),
             _ => None,
@@ -196,12 +196,12 @@ impl Undo {
 
     fn check_still_kept(&self, as_of: &AsOf, history: &mut NodeHistory) -> Result<(), UndoError> {
         self.drop_given_up(history);
-        let eldest = history
+        let oldest = history
             .moments
             .front()
             .map_or(history.next_number, |moment| moment.number);
         // Either its own moment is gone, or a change came that was not kept.
-        if eldest > as_of.number {
+        if oldest > as_of.number {
             return Err(self.given_up());
         }
         Ok(())

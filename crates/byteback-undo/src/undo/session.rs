@@ -202,7 +202,7 @@ impl Undo {
                             history(after).lock().close_at(framed.time_ns);
                         }
                         if before != 0 {
-                            history(before).lock().gone_by(framed.time_ns);
+                            history(before).lock().extend_removal_to(framed.time_ns);
                         }
                         let event = NameEvent {
                             at_ns: framed.time_ns,
@@ -237,9 +237,9 @@ impl Undo {
         // Before the first record nothing is known. If older segments were dropped, a moment may
         // have begun in them and gone on in the rest, but not beyond a start.
         match first {
-            Some((began_ns, false)) => self.raise_horizon(began_ns.saturating_add(QUANTUM_NS_MAX), NotKept::TooOld),
+            Some((started_ns, false)) => self.raise_horizon(started_ns.saturating_add(QUANTUM_NS_MAX), NotKept::TooOld),
             first => self.raise_horizon(
-                first.map_or_else(|| self.now_ns(), |(began_ns, _)| began_ns),
+                first.map_or_else(|| self.now_ns(), |(started_ns, _)| started_ns),
                 NotKept::Gap,
             ),
         }

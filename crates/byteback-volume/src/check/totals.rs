@@ -29,18 +29,18 @@ pub(super) fn compare(image: &Image<'_>, files: &Files, _names: &Names, problems
 /// Whether the list holds exactly the files with deltas in the main area, each with its
 /// predecessor.
 fn is_delta_list_right(first: Nid, files: &Files) -> bool {
-    let mut met = std::collections::BTreeSet::new();
+    let mut visited = std::collections::BTreeSet::new();
     let (mut previous, mut at) = (Nid::NONE, first);
     while at != Nid::NONE {
         match files.known.get(&at) {
-            Some(known) if known.delta_previous == previous && met.insert(at) => {
+            Some(known) if known.delta_previous == previous && visited.insert(at) => {
                 (previous, at) = (at, known.delta_next);
             }
             _ => return false,
         }
     }
     files.known.iter().all(|(ino, known)| {
-        (known.has_delta_index, known.flags.has_main_deltas) == (met.contains(ino), met.contains(ino))
+        (known.has_delta_index, known.flags.has_main_deltas) == (visited.contains(ino), visited.contains(ino))
     })
 }
 

@@ -179,7 +179,7 @@ impl State {
     }
 
     /// Whether a checkpoint now would equal the last one.
-    pub(crate) fn is_as_the_checkpoint_says(&self) -> bool {
+    pub(crate) fn equals_checkpoint(&self) -> bool {
         let is_unwritten = self.tree.pages.dirty_count() > 0
             || !self.tree.nodes.dirty().is_empty()
             || self.small.main.unwritten_blocks() > 0

@@ -43,7 +43,7 @@ impl State {
     /// many pages from this one on that holds.
     fn hold_slot(&mut self, ino: Nid, page: u64) -> Result<u64> {
         let slot = self.make_slot(ino, page)?;
-        self.space.table.get(&self.media, slot.told)?;
+        self.space.table.get(&self.media, slot.reported)?;
         self.mark_node_changed(slot.node, WHAT)?;
         self.slots_beside(slot).map(u64::from)
     }

@@ -292,11 +292,11 @@ impl State {
             if new.nodes.difference(&old.nodes).any(|node| !nodes.contains_key(node)) {
                 return Ok(None);
             }
-            let told = match link.footer.place {
+            let reported = match link.footer.place {
                 Footer::MOVED_SLOTS => (ino, before.version),
                 _ => (*nid, entry.version),
             };
-            if !self.compare_pages((ino, before.version), told, &old, new, heads, &mut adoption)? {
+            if !self.compare_pages((ino, before.version), reported, &old, new, heads, &mut adoption)? {
                 return Ok(None);
             }
             if *nid == ino {

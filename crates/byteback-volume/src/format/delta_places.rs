@@ -49,13 +49,13 @@ impl DeltaPlaces {
         };
         let (block, index) = index_at(address, Kind::DeltaMeta).ok_or(address)?;
         let mut all = Self::default();
-        let mut met = BTreeSet::from([address]);
+        let mut visited = BTreeSet::from([address]);
         for leaf in &index.leaves {
             let is_leaf = |(_, leaf): &(Box<Block>, DeltaIndex)| {
                 leaf.leaves.is_empty() && leaf.ended.is_empty() && leaf.own.is_empty()
             };
             let (_, found) = index_at(*leaf, Kind::DeltaLeaf).filter(is_leaf).ok_or(*leaf)?;
-            if !met.insert(*leaf) {
+            if !visited.insert(*leaf) {
                 return Err(*leaf);
             }
             all.add(&found);
@@ -64,7 +64,7 @@ impl DeltaPlaces {
         }
         all.places.retain(|page, _| index.ended.binary_search(page).is_err());
         // The leaf that names a compact page with deltas that count.
-        let told: BTreeMap<u32, Option<Address>> = (all.leaves.iter())
+        let reported: BTreeMap<u32, Option<Address>> = (all.leaves.iter())
             .flat_map(|(leaf, pages)| pages.iter().map(|page| (*page, Some(*leaf))))
             .collect();
         all.add(&index);
@@ -79,9 +79,9 @@ impl DeltaPlaces {
         for (page, (compact, _)) in &all.places {
             let leaf = match listed.contains(page) {
                 true => None,
-                false => told.get(page).copied().flatten(),
+                false => reported.get(page).copied().flatten(),
             };
-            let is_possible = areas.segment_of(*compact).is_some() && !met.contains(compact);
+            let is_possible = areas.segment_of(*compact).is_some() && !visited.contains(compact);
             if !is_possible || *all.compacts.entry(*compact).or_insert(leaf) != leaf {
                 return Err(leaf.unwrap_or(address));
             }

@@ -143,7 +143,7 @@ impl State {
                 node: summary.nid,
                 slot: u32::from(summary.slot),
                 is_inode: false,
-                told: summary.nid,
+                reported: summary.nid,
             }),
         };
         let Ok(slot) = slot else {

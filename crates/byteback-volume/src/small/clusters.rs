@@ -221,12 +221,12 @@ impl State {
                 Unit::Cluster(_, block) => (block.clone(), self.cluster_summary(ino, block)?),
                 Unit::Page(page) => {
                     let slot = self.make_slot(ino, *page)?;
-                    let version = self.space.table.get(&self.media, slot.told)?.version;
+                    let version = self.space.table.get(&self.media, slot.reported)?.version;
                     let Some(block) = self.tree.pages.get((ino, *page)) else {
                         continue;
                     };
                     let summary = Summary {
-                        nid: slot.told,
+                        nid: slot.reported,
                         version,
                         slot: u16::try_from(slot.slot).unwrap_or(u16::MAX),
                         checksum: page_checksum(&block[..]),

@@ -170,7 +170,7 @@ pub struct DeltaCounts {
 
 /// Outcome of keeping a page's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum KeepOutcome {
     /// As a delta: the page need not be written.
     AsDelta,
     /// Not kept.
@@ -198,7 +198,7 @@ impl Small {
 impl State {
     /// Applies a page's delta to its base, if it has one.
     pub(crate) fn restore(&mut self, ino: Nid, page: u64, block: &mut Block) -> Result<()> {
-        let began_ns = self.clock.monotonic_ns();
+        let started_ns = self.clock.monotonic_ns();
         let Some(delta) = self.delta_of(ino, page)? else {
             return Ok(());
         };
@@ -207,7 +207,7 @@ impl State {
         apply_page_delta(&mut block[..], &delta).map_err(|_| VolumeError::Damaged { address, what })?;
         self.small
             .costs
-            .restored(self.clock.monotonic_ns().saturating_sub(began_ns));
+            .restored(self.clock.monotonic_ns().saturating_sub(started_ns));
         match self.small.is_waiting(ino, page) || self.inode(ino)?.delta_of(page).is_none() {
             true => self.small.delta_counts.read_with_main += 1,
             false => self.small.delta_counts.read_with_inode += u64::from(!delta.is_empty()),
@@ -218,7 +218,7 @@ impl State {
     /// A page before it is overwritten, for the comparison; `wanted` pages from it on will be asked
     /// for next.
     pub(crate) fn page_before(&mut self, ino: Nid, page: u64, wanted: u64) -> Result<Option<&Block>> {
-        let began_ns = self.clock.monotonic_ns();
+        let started_ns = self.clock.monotonic_ns();
         let is_hit = self.tree.pages.get((ino, page)).is_some();
         if !is_hit && wanted > 1 {
             self.read_ahead(ino, page, page.saturating_add(wanted))?;
@@ -226,7 +226,7 @@ impl State {
         self.page(ino, page)?;
         self.small
             .costs
-            .looked(is_hit, self.clock.monotonic_ns().saturating_sub(began_ns));
+            .looked(is_hit, self.clock.monotonic_ns().saturating_sub(started_ns));
         self.small.delta_counts.looked_for += 1;
         self.small.delta_counts.found_in_memory += u64::from(is_hit);
         Ok(self.tree.pages.get((ino, page)))
@@ -234,25 +234,25 @@ impl State {
 
     /// Keeps the new content of a page, which is in memory and not waiting to be written, as a
     /// delta, if that is possible; the new content is in memory then.
-    pub(crate) fn keep_as_delta(&mut self, ino: Nid, page: u64, new: &Block) -> Result<Kept> {
+    pub(crate) fn keep_as_delta(&mut self, ino: Nid, page: u64, new: &Block) -> Result<KeepOutcome> {
         let Ok(number) = u32::try_from(page) else {
-            return Ok(Kept::Not);
+            return Ok(KeepOutcome::Not);
         };
         if self.small.delta_mode == DeltaMode::Off || self.tree.pages.is_dirty((ino, page)) {
-            return Ok(Kept::Not);
+            return Ok(KeepOutcome::Not);
         }
-        let began_ns = self.clock.monotonic_ns();
+        let started_ns = self.clock.monotonic_ns();
         let Some(before) = self.page(ino, page)? else {
-            return Ok(Kept::Not);
+            return Ok(KeepOutcome::Not);
         };
         // Applying its delta once more gives its base.
         let mut base = Box::new(*before);
         self.small.delta_counts.compared += 1;
         match self.delta_of(ino, page) {
-            Ok(Some(delta)) if apply_page_delta(&mut base[..], &delta).is_err() => return Ok(Kept::Not),
+            Ok(Some(delta)) if apply_page_delta(&mut base[..], &delta).is_err() => return Ok(KeepOutcome::Not),
             Ok(_) => {}
             // The page is in memory, and can be written.
-            Err(error) if error.is_loss() => return Ok(Kept::Not),
+            Err(error) if error.is_loss() => return Ok(KeepOutcome::Not),
             Err(error) => return Err(error),
         }
         let in_inode = if self.small.delta_mode.uses_inode() {
@@ -268,7 +268,7 @@ impl State {
         let mut delta = Vec::with_capacity(DELTA_LEN_BYTES_MAX);
         if !put_packed_page_delta(&base[..], &new[..], in_inode.max(in_main), &mut delta) {
             self.small.attempts.missed(ino);
-            return Ok(Kept::Not);
+            return Ok(KeepOutcome::Not);
         }
         self.small.attempts.hit(ino);
         if delta.is_empty() {
@@ -281,15 +281,15 @@ impl State {
         } else if self.main_takes(ino, delta.len()) {
             self.wait_for_packing(ino, number, delta.clone());
         } else {
-            return Ok(Kept::Not);
+            return Ok(KeepOutcome::Not);
         }
         if let Some(kept) = self.tree.pages.get_mut((ino, page)) {
             *kept = *new;
         }
-        let ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+        let ns = self.clock.monotonic_ns().saturating_sub(started_ns);
         self.small.costs.kept(delta.len() + DELTA_HEAD_LEN_BYTES, ns);
         self.small.delta_counts.kept += 1;
-        Ok(Kept::AsDelta)
+        Ok(KeepOutcome::AsDelta)
     }
 
     /// Keeps the delta of a page in the inode; false if there is no room, and none can be made.
@@ -388,7 +388,7 @@ impl State {
             self.end_place(ino, key.1, false)?;
             return Ok(());
         }
-        let began_ns = self.clock.monotonic_ns();
+        let started_ns = self.clock.monotonic_ns();
         self.page(ino, key.1)?;
         if self.address_of(ino, key.1)?.is_block() && self.main_takes(ino, delta.len()) {
             self.wait_for_packing(ino, u32::from(page), delta);
@@ -399,7 +399,7 @@ impl State {
             self.small.delta_counts.pushed_out += 1;
         }
         self.change_inode(ino, remove)?;
-        let ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+        let ns = self.clock.monotonic_ns().saturating_sub(started_ns);
         self.small.delta_counts.making_room_ns += ns;
         self.small.delta_counts.making_room_longest_ns = self.small.delta_counts.making_room_longest_ns.max(ns);
         Ok(())

@@ -13,7 +13,7 @@ use crate::format::{
     Address, Block, CLUSTER_SLOT, INLINE_LEN_BYTES, Kind, MAX_FILE_BLOCKS, Nid, Summary, page_checksum, zeros,
 };
 use crate::log::segments::LogKind;
-use crate::small::deltas::{DeltaMode, Kept};
+use crate::small::deltas::{DeltaMode, KeepOutcome};
 use crate::state::State;
 use crate::statistics::Written;
 use crate::tree::attributes::{DIRECTORY, REGULAR, TYPE};
@@ -363,7 +363,7 @@ impl State {
             };
             if let Some(mut new) = before {
                 put(&mut new);
-                if self.keep_as_delta(ino, page, &new)? == Kept::AsDelta {
+                if self.keep_as_delta(ino, page, &new)? == KeepOutcome::AsDelta {
                     return Ok(());
                 }
             }
@@ -557,7 +557,7 @@ impl State {
             }
             Err(error) => return Err(error),
         };
-        let began_ns = self.clock.monotonic_ns();
+        let started_ns = self.clock.monotonic_ns();
         let main_write = self.choose_packing(ino)?;
         let dirty = self.tree.pages.dirty_of(ino);
         let dirty = self.writable_pages(ino, dirty)?;
@@ -569,7 +569,7 @@ impl State {
         if count > 0 {
             self.small
                 .costs
-                .wrote(count, self.clock.monotonic_ns().saturating_sub(began_ns));
+                .wrote(count, self.clock.monotonic_ns().saturating_sub(started_ns));
         }
         if writes_index || self.is_main_over(ino)? {
             self.write_main_deltas(ino, main_write.unwrap_or_default())?;
@@ -629,12 +629,12 @@ impl State {
         slot: Slot,
         pages: std::ops::Range<u64>,
     ) -> Result<Option<Vec<Summary>>> {
-        let version = self.space.table.get(&self.media, slot.told)?.version;
+        let version = self.space.table.get(&self.media, slot.reported)?.version;
         let checksums = pages.map_while(|page| self.tree.pages.checksum_of((ino, page)));
         let summaries: Vec<Summary> = (slot.slot..)
             .zip(checksums)
             .map(|(slot_number, checksum)| Summary {
-                nid: slot.told,
+                nid: slot.reported,
                 version,
                 slot: u16::try_from(slot_number).unwrap_or(u16::MAX),
                 checksum,

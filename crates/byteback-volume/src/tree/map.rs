@@ -3,7 +3,7 @@
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Block, DIRECT_SLOTS, Footer, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock};
 use crate::state::State;
-use crate::tree::place::{Way, first_page_of, levels_below, pages_of, place_of, way};
+use crate::tree::place::{PagePath, first_page_of, levels_below, pages_of, place_of, way};
 
 /// The place of a page's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(crate) struct Slot {
     /// The node is the inode.
     pub(crate) is_inode: bool,
     /// The node that the page's summary tells of: the inode also if its slots were moved.
-    pub(crate) told: Nid,
+    pub(crate) reported: Nid,
 }
 
 const WHAT: &str = "node with a file's addresses";
@@ -24,7 +24,7 @@ const ADDRESSES_AT_ONCE: usize = 4096;
 impl Slot {
     /// How many pages from this one on have their addresses in the same node, one behind the other.
     fn left(self) -> u32 {
-        let is_in_inode = self.told != self.node || self.is_inode;
+        let is_in_inode = self.reported != self.node || self.is_inode;
         let slots = if is_in_inode { INODE_SLOTS } else { DIRECT_SLOTS };
         slots.saturating_sub(self.slot).max(1)
     }
@@ -54,14 +54,14 @@ impl State {
             node,
             slot: way.slot,
             is_inode: false,
-            told: node,
+            reported: node,
         }))
     }
 
     /// The slot of a page, with the nodes that lead there.
     pub(crate) fn make_slot(&mut self, ino: Nid, page: u64) -> Result<Slot> {
         let too_large = || VolumeError::FileTooLarge(MAX_FILE_BLOCKS.saturating_mul(4096));
-        let Way {
+        let PagePath {
             node,
             steps,
             place,
@@ -100,7 +100,7 @@ impl State {
             node,
             slot,
             is_inode: false,
-            told: node,
+            reported: node,
         })
     }
 
@@ -114,7 +114,7 @@ impl State {
             node: moved.unwrap_or(ino),
             slot,
             is_inode: moved.is_none(),
-            told: ino,
+            reported: ino,
         })
     }
 
@@ -480,7 +480,7 @@ impl State {
 
     /// Of a page that no node has: the first page of the next node that could have one.
     fn behind_missing_node(&mut self, ino: Nid, page: u64) -> Result<u64> {
-        let Some(Way { node: Some(first), .. }) = way(page) else {
+        let Some(PagePath { node: Some(first), .. }) = way(page) else {
             return Ok(page + 1);
         };
         let start = first_page_of(first);

@@ -371,7 +371,7 @@ impl State {
     }
 
     /// Ends `times` holds of a file.
-    pub(crate) fn let_go(&mut self, ino: Nid, times: u64) -> Result<()> {
+    pub(crate) fn release_hold(&mut self, ino: Nid, times: u64) -> Result<()> {
         let left = match self.tree.held.get_mut(&ino) {
             Some(count) => {
                 *count = count.saturating_sub(times);

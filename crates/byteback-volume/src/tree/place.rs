@@ -13,7 +13,7 @@ const DOUBLE_INDIRECT: u32 = SECOND_INDIRECT + 1 + SLOTS;
 
 /// The way to a page's slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct PagePath {
     /// Index among the inode's node numbers; `None`: the slot is the inode's own.
     pub(crate) node: Option<usize>,
     /// From that node on: the slots of indirect nodes, each with the place of the node that it
@@ -26,14 +26,14 @@ pub(crate) struct Way {
 }
 
 /// The way to page `index`; `None` beyond what a file can have.
-pub(crate) fn way(index: u64) -> Option<Way> {
+pub(crate) fn way(index: u64) -> Option<PagePath> {
     if index >= MAX_FILE_BLOCKS {
         return None;
     }
     let slots = u64::from(SLOTS);
     let low = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let Some(mut rest) = index.checked_sub(u64::from(INODE_SLOTS)) else {
-        return Some(Way {
+        return Some(PagePath {
             node: None,
             steps: Vec::new(),
             place: 0,
@@ -43,7 +43,7 @@ pub(crate) fn way(index: u64) -> Option<Way> {
     for (node, place) in [(0, 1), (1, 2)] {
         match rest.checked_sub(slots) {
             None => {
-                return Some(Way {
+                return Some(PagePath {
                     node: Some(node),
                     steps: Vec::new(),
                     place,
@@ -57,7 +57,7 @@ pub(crate) fn way(index: u64) -> Option<Way> {
         match rest.checked_sub(slots * slots) {
             None => {
                 let step = low(rest / slots);
-                return Some(Way {
+                return Some(PagePath {
                     node: Some(node),
                     steps: vec![(step, place + 1 + step)],
                     place,
@@ -70,7 +70,7 @@ pub(crate) fn way(index: u64) -> Option<Way> {
     let first = low(rest / (slots * slots));
     let second = low(rest / slots % slots);
     let below = DOUBLE_INDIRECT + 1 + first * (SLOTS + 1);
-    Some(Way {
+    Some(PagePath {
         node: Some(4),
         steps: vec![(first, below), (second, below + 1 + second)],
         place: DOUBLE_INDIRECT,

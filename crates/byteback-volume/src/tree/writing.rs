@@ -14,7 +14,7 @@ use byteback_host::block::BLOCK_LEN_BYTES;
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Block, Nid};
-use crate::small::deltas::{DeltaMode, Kept};
+use crate::small::deltas::{DeltaMode, KeepOutcome};
 use crate::state::State;
 use crate::tree::file::READ_AT_ONCE_PAGES;
 
@@ -64,8 +64,8 @@ impl State {
             }
             let left = u64::try_from(addresses.len() - place).unwrap_or(0);
             match self.compare_whole(ino, page, block, left) {
-                Ok(Kept::AsDelta) => put = place + 1,
-                Ok(Kept::Not) => {}
+                Ok(KeepOutcome::AsDelta) => put = place + 1,
+                Ok(KeepOutcome::Not) => {}
                 Err(error) => return (put, Err(error)),
             }
         }
@@ -82,7 +82,7 @@ impl State {
 
     /// Compares a page with what it is to become, and keeps what changes if that is little. `left`
     /// pages of the call are not written yet, with this one.
-    fn compare_whole(&mut self, ino: Nid, page: u64, new: &Block, left: u64) -> Result<Kept> {
+    fn compare_whole(&mut self, ino: Nid, page: u64, new: &Block, left: u64) -> Result<KeepOutcome> {
         // If the last one was not compared in vain, the next ones will be wanted, too.
         let wanted = match self.small.attempts.is_in_doubt(ino) {
             true => 1,
@@ -93,12 +93,12 @@ impl State {
                 self.small.attempts.hit(ino);
                 self.small.delta_counts.compared += 1;
                 self.small.delta_counts.kept += 1;
-                Ok(Kept::AsDelta)
+                Ok(KeepOutcome::AsDelta)
             }
             Ok(Some(_)) => self.keep_as_delta(ino, page, new),
-            Ok(None) => Ok(Kept::Not),
+            Ok(None) => Ok(KeepOutcome::Not),
             // Overwriting all of a damaged page heals it.
-            Err(error) if error.is_loss() => Ok(Kept::Not),
+            Err(error) if error.is_loss() => Ok(KeepOutcome::Not),
             Err(error) => Err(error),
         }
     }

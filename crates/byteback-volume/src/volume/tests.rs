@@ -116,7 +116,7 @@ fn random_operations_are_those_of_a_tree_in_memory() {
             model.perform(&volume, &step, &format!("seed {seed}, step {number}: {step:?}"));
             match random.below(300) {
                 0 => {
-                    model.let_all_go(&volume).unwrap();
+                    model.release_all_holds(&volume).unwrap();
                     volume.close().unwrap();
                     assert_sound(&device, &format!("seed {seed}, step {number}: closed"));
                     // Pages kept in one mode are read and overwritten in any other.
@@ -176,7 +176,7 @@ fn records_are_those_of_a_tree_in_memory_in_each_mode() {
             match random.below(400) {
                 0 => {
                     count(&volume);
-                    model.let_all_go(&volume).unwrap();
+                    model.release_all_holds(&volume).unwrap();
                     volume.close().unwrap();
                     assert_sound(&device, &format!("{note}: closed"));
                     volume = open_in(&device, mode);
@@ -249,7 +249,7 @@ fn a_full_volume_says_so_and_loses_nothing() {
             full += u32::from(model.perform(&volume, &step, &note));
         }
         model.compare(&volume, &format!("seed {seed}"));
-        model.let_all_go(&volume).unwrap();
+        model.release_all_holds(&volume).unwrap();
         volume.close().unwrap();
         assert_sound(&device, &format!("seed {seed}, full and closed"));
         model.compare(&open(&device), &format!("seed {seed}, reopened"));
@@ -347,7 +347,7 @@ fn a_volume_that_nobody_uses_is_not_written_to() {
     volume.unlink(1, b"one more").unwrap();
     volume.sync().unwrap();
     let unlinked = written();
-    volume.let_go(ino, 1).unwrap();
+    volume.release_hold(ino, 1).unwrap();
     volume.sync().unwrap();
     assert!(unlinked > made && written() > unlinked);
 }

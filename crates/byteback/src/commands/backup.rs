@@ -172,7 +172,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         };
         output.object("summary", &summary)
     } else {
-        let said = Said {
+        let said = HumanSummary {
             output,
             report: &report,
             folder: &folder,
@@ -190,7 +190,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
     }
 }
 
-struct Said<'a> {
+struct HumanSummary<'a> {
     output: Output,
     report: &'a BackupReport,
     folder: &'a byteback_daemon::StateFolder,
@@ -198,7 +198,7 @@ struct Said<'a> {
     is_mounted: bool,
 }
 
-impl Said<'_> {
+impl HumanSummary<'_> {
     fn print(&self) -> Result<()> {
         let (output, report) = (self.output, self.report);
         let exact = output.verbosity > 0;

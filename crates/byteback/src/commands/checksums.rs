@@ -132,9 +132,9 @@ struct Coverage {
 }
 
 impl Coverage {
-    fn of(told: &FileChecksums) -> Self {
+    fn of(reported: &FileChecksums) -> Self {
         let mut coverage = Self::default();
-        for run in told.runs() {
+        for run in reported.runs() {
             let len_bytes = run.range().len_bytes();
             match run {
                 Run::Sums { sums, .. } => {
@@ -185,17 +185,17 @@ fn tell(what: &OsStr, source: &dyn Source, wants_proof: bool, settings: &Setting
     let path = &what.to_string_lossy();
     let description = source.description();
     let started_ns = RealClock.monotonic_ns();
-    let told = source.collect().map_err(|error| refused(path, error))?;
+    let reported = source.collect().map_err(|error| refused(path, error))?;
     let extract_ns = RealClock.monotonic_ns() - started_ns;
-    let (layout, coverage) = (told.layout(), Coverage::of(&told));
+    let (layout, coverage) = (reported.layout(), Coverage::of(&reported));
     if !output.json {
-        print(path, &description, &told, &coverage, extract_ns, settings)?;
+        print(path, &description, &reported, &coverage, extract_ns, settings)?;
     }
     let verified = match wants_proof {
         false => None,
         true => {
             let started_ns = RealClock.monotonic_ns();
-            let verified = verify(source, &told).map_err(|error| disproved(path, error))?;
+            let verified = verify(source, &reported).map_err(|error| disproved(path, error))?;
             Some((verified, RealClock.monotonic_ns() - started_ns))
         }
     };
@@ -209,7 +209,7 @@ fn tell(what: &OsStr, source: &dyn Source, wants_proof: bool, settings: &Setting
             block_len_bytes: layout.block_len,
             are_lengths_varied: coverage.chunks > 0,
             is_tail_padded: layout.tail == Tail::ZeroPadded,
-            len_bytes: told.stamp().len_bytes,
+            len_bytes: reported.stamp().len_bytes,
             summed_bytes: coverage.summed_bytes,
             zero_bytes: coverage.zero_bytes,
             unknown: &coverage.unknown,
@@ -236,15 +236,15 @@ fn tell(what: &OsStr, source: &dyn Source, wants_proof: bool, settings: &Setting
 fn print(
     path: &str,
     description: &Description,
-    told: &FileChecksums,
+    reported: &FileChecksums,
     coverage: &Coverage,
     extract_ns: u64,
     settings: &Settings,
 ) -> Result<()> {
     let output = settings.output;
     let is_exact = output.verbosity > 0;
-    let layout = told.layout();
-    output.line(format!("{path}: {}", size_exact(told.stamp().len_bytes, is_exact)))?;
+    let layout = reported.layout();
+    output.line(format!("{path}: {}", size_exact(reported.stamp().len_bytes, is_exact)))?;
     output.line(format!("  source       {}", description.name))?;
     let tail = match layout.tail {
         Tail::AsIs => "",

@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &CutArguments, settings: &Settings) -> Result<()> {
 fn daemon(dir: Option<&Path>, settings: &Settings) -> Result<(Client, String)> {
     let folder = match dir {
         Some(dir) => tracked_folder::state_folder(dir, settings)?,
-        None => tracked_folder::folder_here(settings)?.ok_or_else(|| {
+        None => tracked_folder::folder_of_current_dir(settings)?.ok_or_else(|| {
             CommandError::new("neither the current directory nor one above it is a tracked folder")
                 .next("Name the folder: byteback cut ls DIR")
         })?,

@@ -56,7 +56,7 @@ impl Desk {
         }
         let binding = match settings.repository() {
             Some(_) => None,
-            None => match tracked_folder::folder_here(settings)? {
+            None => match tracked_folder::folder_of_current_dir(settings)? {
                 Some(folder) => Binding::read(&folder)?,
                 None => None,
             },

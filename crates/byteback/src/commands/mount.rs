@@ -19,7 +19,7 @@ use byteback_undo::UndoOptions;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::background::{self, Started, Starter, Tell};
+use crate::background::{self, StartMessage, Started, Starter};
 use crate::binding::Binding;
 use crate::configuration::GranularityName;
 use crate::consumer_notes;
@@ -241,7 +241,7 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     tracked_folder::remove_leftover(&folder)?;
     folder.create()?;
     if let Some(volume) = &arguments.volume {
-        refuse_what_is_there(&folder, folder.directory())?;
+        refuse_unless_empty(&folder, folder.directory())?;
         folder.set_volume(&tracked_folder::canonical(volume)?)?;
     }
     refuse_what_a_volume_hides(&folder, at.as_deref())?;
@@ -281,13 +281,13 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
 /// would be neither seen nor saved.
 pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>) -> Result<()> {
     match folder.volume()? {
-        Some(_) => refuse_what_is_there(folder, at.unwrap_or(folder.directory())),
+        Some(_) => refuse_unless_empty(folder, at.unwrap_or(folder.directory())),
         None => Ok(()),
     }
 }
 
 /// Refuses a directory with files: a volume must not hide any.
-fn refuse_what_is_there(folder: &StateFolder, directory: &Path) -> Result<()> {
+fn refuse_unless_empty(folder: &StateFolder, directory: &Path) -> Result<()> {
     let is_empty = || -> std::io::Result<bool> { Ok(std::fs::read_dir(directory)?.next().is_none()) };
     let seen = is_empty().or_else(|error| match error.kind() {
         // A daemon that died has left the directory protected, by a mode that keeps us out as well.
@@ -461,7 +461,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
         let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
         let slot = watch_signals()?;
         let mut compared = |nodes: u64| {
-            if nodes.is_multiple_of(1024) && !starter.tell(&Tell::<Ready>::Compared { nodes }) {
+            if nodes.is_multiple_of(1024) && !starter.tell(&StartMessage::<Ready>::Compared { nodes }) {
                 // The process that started this one is gone.
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
@@ -488,7 +488,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
                 "{} is mounted at {}, mode {}",
                 ready.directory, ready.mounted_at, ready.mode
             ));
-            if !starter.tell(&Tell::Ready(ready)) {
+            if !starter.tell(&StartMessage::Ready(ready)) {
                 return Err(CommandError::new(
                     "the command that started the mount has ended; so does the mount",
                 ));
@@ -504,7 +504,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
         Err(CommandError::Failed(failure)) => {
             background::log(&failure.message);
             let Failure { exit, message, next } = failure;
-            starter.tell(&Tell::<Ready>::Failed {
+            starter.tell(&StartMessage::<Ready>::Failed {
                 code: exit.code(),
                 message,
                 next,

@@ -29,7 +29,7 @@ impl Source {
         let binding = match (dir, settings.repository()) {
             (None, Some(_)) => None,
             (Some(dir), _) => Some(tracked_folder::bound_folder(Some(dir), settings)?.binding),
-            (None, None) => match tracked_folder::folder_here(settings)? {
+            (None, None) => match tracked_folder::folder_of_current_dir(settings)? {
                 Some(folder) => Binding::read(&folder)?,
                 None => None,
             },

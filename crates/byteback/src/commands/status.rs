@@ -201,7 +201,7 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
 fn ask(daemon: &dyn TreeService) -> Result<Logged> {
     let status = daemon.status()?;
     let mut unknown = UnknownFiles::default();
-    if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
+    if let Some(since) = oldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
         let look = daemon.cut(&CutRequest {
             look_only: true,
             since: Some(since),
@@ -227,7 +227,7 @@ fn ask(daemon: &dyn TreeService) -> Result<Logged> {
     })
 }
 
-fn eldest_mark(status: &TreeStatus) -> Option<Epoch> {
+fn oldest_mark(status: &TreeStatus) -> Option<Epoch> {
     status.consumers.iter().filter_map(|consumer| consumer.mark).min()
 }
 
@@ -278,7 +278,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
             volume_failure: None,
         };
         let mut unknown = UnknownFiles::default();
-        if let Some(since) = eldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
+        if let Some(since) = oldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
             let list = log.look()?.changes(Some(since))?;
             let limits = PageLimits {
                 items: PAGE_ITEMS,
@@ -306,7 +306,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
     match read {
         Ok(logged) => State::Logged(Box::new(logged)),
         Err(error) => State::Unreadable(match tracked_folder::way_out_of_damage(folder, &error) {
-            Some(way_out) => format!("it is damaged. {way_out}"),
+            Some(next_step) => format!("it is damaged. {next_step}"),
             None => crate::error::chain(&error),
         }),
     }

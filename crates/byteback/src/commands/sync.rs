@@ -20,12 +20,12 @@ use byteback_control::TreeService;
 use byteback_daemon::{Daemon, LiveOptions, OnDoubt, StateFolder};
 use byteback_host::durable::RealDir;
 use byteback_mount::beneath;
-use byteback_sync::engine::{EngineError, StopSign, ask_to_start_over};
+use byteback_sync::engine::{EngineError, StopSign, request_start_over};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::mount::{self, ChecksumArguments, Ready};
-use crate::background::{self, Started, Starter, Tell};
+use crate::background::{self, StartMessage, Started, Starter};
 use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
@@ -251,7 +251,7 @@ struct Limited {
 fn limit_running(folder: &StateFolder, limits: RateLimits, settings: &Settings) -> Result<()> {
     let (wish, is_heard) = throttling::change(folder, |wish| wish.limits = limits)?;
     let directory = folder.directory().display().to_string();
-    let limits = throttling::told(&wish.limits);
+    let limits = throttling::reported(&wish.limits);
     if settings.output.json {
         return settings.output.object("summary", &Limited { directory, limits });
     }
@@ -290,7 +290,7 @@ fn start(
     if arguments.start_over {
         // Before the record follows the folder: after a crash in between, no missing file is taken
         // for a removal.
-        ask_to_start_over(&dir).map_err(|error| CommandError::new(error.to_string()))?;
+        request_start_over(&dir).map_err(|error| CommandError::new(error.to_string()))?;
     }
     let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);
     let checksums = arguments.checksums.options(HAS_CHECKSUMS_USUALLY);
@@ -382,7 +382,7 @@ fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
     let mut starter = Starter::detach();
     let began = mount::watch_signals().and_then(|slot| {
         let mut compared = |nodes: u64| {
-            if nodes.is_multiple_of(1024) && !starter.tell(&Tell::<SyncReady>::Compared { nodes }) {
+            if nodes.is_multiple_of(1024) && !starter.tell(&StartMessage::<SyncReady>::Compared { nodes }) {
                 // The process that started this one is gone.
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
@@ -395,7 +395,7 @@ fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
                 "{} is kept in sync with {}",
                 ready.mount.directory, ready.repository
             ));
-            if !starter.tell(&Tell::Ready(ready)) {
+            if !starter.tell(&StartMessage::Ready(ready)) {
                 runtime.end();
                 return Err(CommandError::new(
                     "the command that started sync has ended; so does sync",
@@ -412,7 +412,7 @@ fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
         Err(CommandError::Failed(failure)) => {
             background::log(&failure.message);
             let Failure { exit, message, next } = failure;
-            starter.tell(&Tell::<SyncReady>::Failed {
+            starter.tell(&StartMessage::<SyncReady>::Failed {
                 code: exit.code(),
                 message,
                 next,

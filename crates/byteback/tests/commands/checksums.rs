@@ -176,7 +176,7 @@ fn files_with_odd_names_are_told_under_their_names() {
         return;
     };
     let world = World::new();
-    let told = |path: &Path, argument: &[u8]| {
+    let reported = |path: &Path, argument: &[u8]| {
         let mut command = world.command(&["checksums", "--json", "--verify", "--"]);
         command
             .arg(OsStr::from_bytes(argument))
@@ -200,7 +200,7 @@ fn files_with_odd_names_are_told_under_their_names() {
     ];
     for name in all {
         fs::write(folder.join(name), "content ".repeat(2048)).unwrap();
-        let said = told(&folder, name.as_bytes());
+        let said = reported(&folder, name.as_bytes());
         assert_eq!(
             (&said["path"], &said["verified"]["bytes"]),
             (&name.into(), &16_384.into())
@@ -209,7 +209,7 @@ fn files_with_odd_names_are_told_under_their_names() {
     let odd = OsStr::from_bytes(b"\xfe\xff");
     fs::write(folder.join(odd), "content ".repeat(2048)).unwrap();
     let in_base64: Value = serde_json::json!({ "base64": "/v8=" });
-    assert_eq!(told(&folder, b"\xfe\xff")["path"], in_base64);
+    assert_eq!(reported(&folder, b"\xfe\xff")["path"], in_base64);
     let mut command = world.command(&["checksums", "--json", "--against"]);
     command
         .args([odd, odd])
@@ -222,18 +222,18 @@ fn files_with_odd_names_are_told_under_their_names() {
     assert_eq!((&said["path"], &said["against"]), (&in_base64, &in_base64));
     // An empty file, a file that is one hole, and inline content.
     fs::write(folder.join("empty"), "").unwrap();
-    assert_eq!(told(&folder, b"empty")["len_bytes"], 0);
+    assert_eq!(reported(&folder, b"empty")["len_bytes"], 0);
     fs::File::create(folder.join("hole"))
         .unwrap()
         .set_len(10 << 20)
         .unwrap();
-    let said = told(&folder, b"hole");
+    let said = reported(&folder, b"hole");
     assert_eq!(
         (&said["zero_bytes"], &said["verified"]["zero_bytes"]),
         (&(10 << 20).into(), &(10 << 20).into())
     );
     fs::write(folder.join("short"), "short").unwrap();
-    assert_eq!(told(&folder, b"short")["unknown"]["inline"], 5);
+    assert_eq!(reported(&folder, b"short")["unknown"]["inline"], 5);
 }
 
 /// The error for a missing program names it, and says whether it exists.

@@ -47,13 +47,13 @@ fn consumer_silence_warns_before_the_drop_and_is_told_after() {
     // Now it is too late.
     configure(&world, "[log]\nwarn_after_days = 0\ndrop_after_days = 0\n");
     world.on_tree("mount", &[]).ends_with(0);
-    let told = eventually("the consumer is dropped", || {
+    let reported = eventually("the consumer is dropped", || {
         let status = world.on_tree("status", &["--json"]).ends_with(0).line("folder");
         let consumers = status["consumers"].as_array().unwrap().clone();
         let old = consumers.into_iter().find(|consumer| consumer["name"] == "old")?;
         old["dropped"].is_string().then_some(old)
     });
-    assert!(told["mark"].is_null(), "{told}");
+    assert!(reported["mark"].is_null(), "{reported}");
     for command in ["status", "consumers"] {
         world
             .on_tree(command, &[])

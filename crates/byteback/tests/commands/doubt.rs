@@ -30,7 +30,7 @@ impl World {
     }
 
     fn held_back(&self) -> Value {
-        self.on_tree("status", &["--json"]).tells_health().line("folder")["held_back"].clone()
+        self.on_tree("status", &["--json"]).reports_health().line("folder")["held_back"].clone()
     }
 
     /// Number of files at the server.
@@ -51,7 +51,7 @@ fn files_in(directory: &Path) -> usize {
 }
 
 fn conflicts(world: &World) -> Value {
-    let status = world.on_tree("status", &["--json"]).tells_health();
+    let status = world.on_tree("status", &["--json"]).reports_health();
     status.line("folder")["sync"]["conflicts"].clone()
 }
 
@@ -359,7 +359,7 @@ impl Drop for Image<'_> {
 }
 
 fn sync_of(machine: &Machine<'_>, dir: &str) -> Value {
-    machine.run(&["status", "--json", dir]).tells_health().line("folder")["sync"].clone()
+    machine.run(&["status", "--json", dir]).reports_health().line("folder")["sync"].clone()
 }
 
 /// Waits until nothing is left to send or receive on a machine.
@@ -598,7 +598,7 @@ fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
     }
     fs::remove_dir_all(Path::new(&dirs[1]).join("gone")).unwrap();
     fs::rename(Path::new(&dirs[1]).join("moved"), Path::new(&dirs[1]).join("elsewhere")).unwrap();
-    let told = |path: &str| {
+    let reported = |path: &str| {
         let sync = sync_of(&machines[0], &dirs[0]);
         let left_out = sync["left_out"].as_array().cloned().unwrap_or_default();
         let of_path = left_out.into_iter().find(|left_out| left_out["path"] == path);
@@ -609,7 +609,9 @@ fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
                 .contains("is mounted at")
         })
     };
-    eventually("A says so", || (told("gone/disk") && told("elsewhere")).then_some(()));
+    eventually("A says so", || {
+        (reported("gone/disk") && reported("elsewhere")).then_some(())
+    });
     // Everything else continues.
     fs::write(Path::new(&dirs[1]).join("other"), "other").unwrap();
     eventually("A gets it", || Path::new(&dirs[0]).join("other").exists().then_some(()));

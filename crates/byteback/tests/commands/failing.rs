@@ -15,7 +15,7 @@ use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, program, s
 const LONG_BYTES: usize = 96 << 20;
 
 /// Starts a backup and returns when the server has received a part of it.
-fn backup_under_way(world: &World) -> Child {
+fn start_long_backup(world: &World) -> Child {
     backup_that_has_sent(world, 8 << 20)
 }
 
@@ -41,15 +41,15 @@ fn backup_that_has_sent(world: &World, bytes: u64) -> Child {
 fn backup_waits_for_a_server_that_dies_and_comes_back() {
     let mut world = World::mounted();
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
-    let child = backup_under_way(&world);
+    let child = start_long_backup(&world);
     world.kill_server();
     world.serve();
     let ran = ended("backup".to_owned(), child).ends_with(0);
     assert_eq!(ran.line("summary")["snapshot_id"], 1);
-    let told: Vec<Value> = ran.json_errors();
+    let reported: Vec<Value> = ran.json_errors();
     assert!(
-        told.iter().all(|line| line["message_type"] == "verbose_status"),
-        "{told:?}"
+        reported.iter().all(|line| line["message_type"] == "verbose_status"),
+        "{reported:?}"
     );
     world.about_tree("verify", &["--deep"]).fine();
 }
@@ -60,7 +60,7 @@ fn backup_awaiting_a_lost_server_ends_when_asked_without_loss() {
     fs::write(world.tree().join("before"), "before").unwrap();
     world.backup();
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
-    let mut child = backup_under_way(&world);
+    let mut child = start_long_backup(&world);
     world.kill_server();
     // Asked to stop once it reports that it waits.
     let mut said = String::new();
@@ -95,8 +95,8 @@ fn a_server_that_is_not_there_is_said_to_be() {
         .says("cannot reach https://127.0.0.1:")
         .says(": connection refused")
         .says("Check that the server is running");
-    let told = world.on_tree("backup", &["--json"]).ends_with(1).json_errors();
-    let last = told.last().unwrap();
+    let reported = world.on_tree("backup", &["--json"]).ends_with(1).json_errors();
+    let last = reported.last().unwrap();
     assert_eq!(
         (&last["message_type"], &last["code"]),
         (&Value::from("exit_error"), &Value::from(1))
@@ -110,7 +110,7 @@ fn a_server_that_is_not_there_is_said_to_be() {
 fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
     let world = World::mounted();
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
-    let child = backup_under_way(&world);
+    let child = start_long_backup(&world);
     signal(&child, Signal::INT);
     let ran = ended("backup".to_owned(), child);
     // The backup may have been past the point of no return; its exit code says so.
@@ -125,7 +125,7 @@ fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
 }
 
 /// Kills a backup in the middle of a new file, and checks how much of it the next one sends.
-fn killed_and_gone_on(world: &World) {
+fn assert_resumes_after_kill(world: &World) {
     // Eight parts of a batch; at the kill two are at the server, and the third is on its way.
     const LONG: usize = 128 << 20;
     const STAGED: u64 = 24 << 20;
@@ -157,19 +157,19 @@ fn killed_and_gone_on(world: &World) {
 
 #[test]
 fn a_backup_that_is_killed_goes_on_where_it_stopped() {
-    killed_and_gone_on(&World::mounted());
+    assert_resumes_after_kill(&World::mounted());
 }
 
 #[test]
 fn an_unmounted_backup_that_is_killed_goes_on_where_it_stopped() {
-    killed_and_gone_on(&World::served());
+    assert_resumes_after_kill(&World::served());
 }
 
 #[test]
 fn a_folder_that_a_backup_is_using_is_locked_until_it_ends() {
     let world = World::served();
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
-    let first = backup_under_way(&world);
+    let first = start_long_backup(&world);
     for command in ["backup", "mount", "changes"] {
         world.on_tree(command, &[]).ends_with(11).says("already in use");
     }
@@ -568,11 +568,12 @@ fn unreadable(mounted: bool) {
             .collect();
         unsaved.sort_by_key(|path| path.to_string());
         assert_eq!(unsaved, ["closed", "secret"], "{summary}");
-        let told = ran.json_errors();
+        let reported = ran.json_errors();
         assert!(
-            told.iter()
+            reported
+                .iter()
                 .any(|line| line["message_type"] == "error" && line["item"] == "secret"),
-            "{told:?}"
+            "{reported:?}"
         );
         assert!(summary["snapshot_id"].is_u64(), "the rest is saved: {summary}");
     }

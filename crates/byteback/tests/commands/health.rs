@@ -20,8 +20,8 @@ fn synced_folder_that_nobody_serves_is_behind() {
     let is_behind = || {
         let checked = world.on_tree("status", &["--check"]).ends_with(5);
         assert!(checked.stdout.contains("sync is not running"), "{}", checked.stdout);
-        let told = world.on_tree("status", &[]).ends_with(0).stdout;
-        assert!(told.contains("not kept in sync with "), "{told}");
+        let reported = world.on_tree("status", &[]).ends_with(0).stdout;
+        assert!(reported.contains("not kept in sync with "), "{reported}");
     };
 
     // A backup made before says nothing about the time after the daemon's death.

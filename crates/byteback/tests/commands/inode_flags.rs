@@ -150,8 +150,8 @@ fn flags_come_back_where_they_are_asked_for() {
     // Flags that were cleared are cleared by a restore.
     unflag_all(&world.tree());
     world.backup();
-    let told = world.about_tree("diff", &["latest~1", "latest"]).fine();
-    assert!(told.stdout.contains("flags"), "{}", told.stdout);
+    let reported = world.about_tree("diff", &["latest~1", "latest"]).fine();
+    assert!(reported.stdout.contains("flags"), "{}", reported.stdout);
     restore("with", &["--overwrite", "--flags"]).fine();
     assert_eq!(all_flags(&target), UNSET);
 }

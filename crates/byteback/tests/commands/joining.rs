@@ -71,9 +71,13 @@ pub(crate) fn served() -> World {
 fn codes_for_this_machine_alone_are_warned_of() {
     let world = served();
     let data = data(&world);
-    let told = world.run(&["invite", "mail", "--data", &data]).ends_with(0);
-    assert!(told.stderr.contains("only loopback addresses"), "{}", told.stderr);
-    assert!(told.stderr.contains("--address HOST"), "{}", told.stderr);
+    let reported = world.run(&["invite", "mail", "--data", &data]).ends_with(0);
+    assert!(
+        reported.stderr.contains("only loopback addresses"),
+        "{}",
+        reported.stderr
+    );
+    assert!(reported.stderr.contains("--address HOST"), "{}", reported.stderr);
     let chosen = world
         .run(&["invite", "mail", "--data", &data, "--address", "127.0.0.1:7117"])
         .fine();

@@ -66,8 +66,8 @@ fn what_is_pushed_is_pulled_and_only_changes_travel() {
     fs::write(tree.join("new"), "new").unwrap();
     let would = world.run(&["push", "-n", "--delete", source, to]).fine();
     let wanted = ["a .", "+ new", "- skip.tmp", "M dir/file"];
-    let told: Vec<_> = would.stdout.lines().take(4).collect();
-    assert_eq!(told, wanted, "{}", would.stdout);
+    let reported: Vec<_> = would.stdout.lines().take(4).collect();
+    assert_eq!(reported, wanted, "{}", would.stdout);
     would.says("Nothing was sent (dry run)");
     let pushed = world
         .run(&["push", "--json", "--delete", "--delta", "rsync", source, to])

@@ -106,7 +106,10 @@ impl Disk {
     }
 
     fn status(&self) -> Value {
-        self.world.on_tree("status", &["--json"]).tells_health().line("folder")
+        self.world
+            .on_tree("status", &["--json"])
+            .reports_health()
+            .line("folder")
     }
 
     /// Waits until nothing is unsent but `unsaved` damaged files.
@@ -209,9 +212,9 @@ fn rot_is_not_sent_and_repair_from_the_server_keeps_writes() {
 
     let listed = disk.repair(&["--json"]).fine();
     Check::new().of("repair", &listed);
-    let told = listed.json();
-    assert_eq!(told.len(), 3, "{told:?}");
-    let same = told.iter().find(|line| line["path"] == "same").unwrap();
+    let reported = listed.json();
+    assert_eq!(reported.len(), 3, "{reported:?}");
+    let same = reported.iter().find(|line| line["path"] == "same").unwrap();
     assert_eq!(same["message_type"], "damaged");
     assert_eq!(
         (&same["ranges"], &same["after_crash"]),
@@ -349,9 +352,9 @@ fn crash_inconsistency_is_held_back_and_shows_both_versions() {
             (&status["damaged"][0]["path"], &status["damaged"][0]["after_crash"]),
             (&json!("bad"), &json!(true))
         );
-        let told = disk.repair(&["--json"]).fine().line("damaged");
+        let reported = disk.repair(&["--json"]).fine().line("damaged");
         assert_eq!(
-            (&told["ranges"], &told["server"]["size"]),
+            (&reported["ranges"], &reported["server"]["size"]),
             (&json!([[3 * BLOCK, BLOCK]]), &json!(written.len()))
         );
         disk.repair(&[])

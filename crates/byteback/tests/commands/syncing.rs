@@ -24,7 +24,7 @@ impl World {
 
     /// The part of `status` about continuous sync.
     fn sync_status(&self) -> Value {
-        self.on_tree("status", &["--json"]).tells_health().line("folder")["sync"].clone()
+        self.on_tree("status", &["--json"]).reports_health().line("folder")["sync"].clone()
     }
 
     /// Waits until every change is at the server.
@@ -167,14 +167,14 @@ fn status_says_that_changes_are_kept_for_a_server_that_is_away() {
     world.wait_until_sent();
     world.kill_server();
     fs::write(tree.join("a"), "while it is away").unwrap();
-    let told = format!(
+    let reported = format!(
         "the server at {} cannot be reached (connection refused). Changes are kept here and sent when it is back",
         world.url()
     );
     // Otherwise the existing connections break.
     eventually("the status says so", || {
-        let said = world.on_tree("status", &[]).tells_health().stdout;
-        said.contains(&told).then_some(())
+        let said = world.on_tree("status", &[]).reports_health().stdout;
+        said.contains(&reported).then_some(())
     });
     world.serve();
     world.wait_until_sent();
@@ -201,8 +201,8 @@ fn a_server_that_freezes_is_told_of_until_it_goes_on() {
         std::thread::sleep(Duration::from_millis(200));
         let said = world.on_tree("status", &[]).ends_with(0).stdout;
         let words = ["no answer from the server for ", "waiting for the server"];
-        let is_told = words.iter().any(|words| said.contains(words));
-        (is_told && !said.contains(": connected")).then_some(())
+        let is_reported = words.iter().any(|words| said.contains(words));
+        (is_reported && !said.contains(": connected")).then_some(())
     });
     let checked = world.on_tree("status", &["--check"]).ends_with(5);
     assert!(checked.stdout.contains("the server "), "{}", checked.stdout);
@@ -421,7 +421,7 @@ pub(crate) fn wait_until_holds(path: &std::path::Path, content: &str) {
 
 /// The part of `status` about continuous sync of a directory on a machine.
 fn status_of(machine: &Machine<'_>, dir: &str) -> Value {
-    machine.run(&["status", "--json", dir]).tells_health().line("folder")["sync"].clone()
+    machine.run(&["status", "--json", dir]).reports_health().line("folder")["sync"].clone()
 }
 
 #[test]
@@ -462,8 +462,11 @@ fn joined_machines_keep_a_folder_equal_and_decide_conflicts() {
         .ends_with(4)
         .says("3 conflicts")
         .says("byteback conflicts");
-    let told = study.run(&["conflicts", "--folder", &dirs[1]]).fine();
-    told.says("a.txt").says("a (conflict from study, ").says("3 conflicts");
+    let reported = study.run(&["conflicts", "--folder", &dirs[1]]).fine();
+    reported
+        .says("a.txt")
+        .says("a (conflict from study, ")
+        .says("3 conflicts");
     let decide = |keep: &str, file: &str| {
         study
             .run(&["conflicts", "--folder", &dirs[1], "--keep", keep, file])
@@ -496,7 +499,7 @@ fn joined_machines_keep_a_folder_equal_and_decide_conflicts() {
 }
 
 /// The middle of the line in `status` of a machine that begins with `begin` and ends with `end`.
-fn told_between(machine: &Machine<'_>, dir: &str, begin: &str, end: &str) -> Option<String> {
+fn text_between(machine: &Machine<'_>, dir: &str, begin: &str, end: &str) -> Option<String> {
     let said = machine.run(&["status", dir]).ends_with(0).stdout;
     let mut lines = said.lines();
     lines.find_map(|line| Some(line.trim().strip_prefix(begin)?.strip_suffix(end)?.to_owned()))
@@ -514,7 +517,7 @@ fn status_tells_when_the_last_change_was_received() {
     kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
     settled(kitchen, &dirs[0]);
     // Its own changes do not count as received.
-    let last_received = || told_between(kitchen, &dirs[0], "last change received ", " ago");
+    let last_received = || text_between(kitchen, &dirs[0], "last change received ", " ago");
     assert_eq!(last_received(), None);
     study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
     study.run(&["sync", "--delay", "0", &dirs[1]]).fine();
@@ -547,8 +550,10 @@ fn status_tells_how_many_changes_of_others_are_to_come() {
         .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
         .fine();
     eventually("what is to come is counted", || {
-        let told = told_between(study, &dirs[1], "", " from other machines to come")?;
-        let count = told.strip_suffix(" changes").or_else(|| told.strip_suffix(" change"))?;
+        let reported = text_between(study, &dirs[1], "", " from other machines to come")?;
+        let count = reported
+            .strip_suffix(" changes")
+            .or_else(|| reported.strip_suffix(" change"))?;
         count.parse::<u64>().ok().filter(|count| *count > 0)
     });
     study
@@ -562,7 +567,7 @@ fn status_tells_how_many_changes_of_others_are_to_come() {
             .then_some(())
     });
     eventually("nothing is to come", || {
-        let to_come = told_between(study, &dirs[1], "", "to come");
+        let to_come = text_between(study, &dirs[1], "", "to come");
         to_come.is_none().then_some(())
     });
     for (machine, dir) in machines.iter().zip(&dirs) {
@@ -595,8 +600,8 @@ fn status_tells_how_many_files_are_compared() {
         .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
         .fine();
     let (done, total) = eventually("it is told how much is compared", || {
-        let told = told_between(study, &dirs[1], "comparing local files with the server: ", " files")?;
-        let (done, total) = told.split_once(" of ")?;
+        let reported = text_between(study, &dirs[1], "comparing local files with the server: ", " files")?;
+        let (done, total) = reported.split_once(" of ")?;
         Some((done.parse::<usize>().unwrap(), total.parse::<usize>().unwrap()))
     });
     assert!(done <= total && total == FILES, "{done} of {total}");
@@ -742,21 +747,21 @@ fn ignored_files_are_not_sent_or_changed_until_their_rule_goes() {
             assert!(!path(at, name).exists(), "{name}");
         }
     }
-    let told = status_of(kitchen, &dirs[0]);
+    let reported = status_of(kitchen, &dirs[0]);
     // The log, the cache, its tag and its content.
     assert_eq!(
-        (&told["ignored_here"], &told["ignored_there"]),
+        (&reported["ignored_here"], &reported["ignored_there"]),
         (&Value::from(4), &Value::from(0)),
-        "{told}"
+        "{reported}"
     );
     assert_eq!(
-        told["ignored_by"],
+        reported["ignored_by"],
         serde_json::json!([".bytebackignore", "target/CACHEDIR.TAG"])
     );
     assert_eq!(
-        (&told["ignore_files"], &told["unusable_rules"][0]["line"]),
+        (&reported["ignore_files"], &reported["unusable_rules"][0]["line"]),
         (&Value::from(2), &Value::from(2)),
-        "{told}"
+        "{reported}"
     );
     kitchen
         .run(&["status", &dirs[0]])

@@ -74,14 +74,14 @@ fn they_come_back(world: &World, original: &[u8]) {
     let damaged = fs::read(&file).unwrap();
     fs::write(&file, b"a worse one").unwrap();
 
-    let told = moments(world, &file);
-    assert_eq!(told.len(), 2, "{told:?}");
+    let reported = moments(world, &file);
+    assert_eq!(reported.len(), 2, "{reported:?}");
     assert_eq!(
-        (&told[0]["what"], &told[0]["kept_bytes"]),
+        (&reported[0]["what"], &reported[0]["kept_bytes"]),
         (&"written".into(), &11.into())
     );
     assert_eq!(
-        (&told[1]["what"], &told[1]["size_before"]),
+        (&reported[1]["what"], &reported[1]["size_before"]),
         (&"truncated".into(), &300_000.into())
     );
     world
@@ -92,7 +92,7 @@ fn they_come_back(world: &World, original: &[u8]) {
 
     // Beside it, by the time of the second change: the content before that change.
     let beside = world.path("beside");
-    let second = told[1]["time"].as_str().unwrap();
+    let second = reported[1]["time"].as_str().unwrap();
     let to = ["-o", beside.to_str().unwrap()];
     restore(world, second, &file, &to).fine();
     assert!(fs::read(&beside).unwrap() == damaged);
@@ -100,14 +100,14 @@ fn they_come_back(world: &World, original: &[u8]) {
     assert!(fs::read(&file).unwrap() == b"a worse one");
 
     // In its place, twice: the first restore is undone by the second.
-    let first = told[0]["time"].as_str().unwrap();
+    let first = reported[0]["time"].as_str().unwrap();
     restore(world, first, &file, &[]).fine().says("restored to");
     assert!(fs::read(&file).unwrap() == original);
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);
     std::thread::sleep(A_QUANTUM);
-    let told = moments(world, &file);
-    let last = told.last().unwrap();
-    assert_eq!(last["what"], "replaced", "{told:?}");
+    let reported = moments(world, &file);
+    let last = reported.last().unwrap();
+    assert_eq!(last["what"], "replaced", "{reported:?}");
     restore(world, last["time"].as_str().unwrap(), &file, &[]).fine();
     assert!(fs::read(&file).unwrap() == b"a worse one");
 

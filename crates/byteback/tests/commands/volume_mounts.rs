@@ -85,8 +85,8 @@ fn volume_is_tracked_backed_up_and_unmounted_as_a_directory() {
     drop(large);
     fs::rename(tree.join("a/small"), tree.join("a/moved")).unwrap();
     fs::remove_file(tree.join("many names")).unwrap();
-    let told = world.on_tree("changes", &["--json"]).fine();
-    assert!(told.stdout.contains("3000000"), "{}", told.stdout);
+    let reported = world.on_tree("changes", &["--json"]).fine();
+    assert!(reported.stdout.contains("3000000"), "{}", reported.stdout);
     world.backup();
     world.assert_restores("latest");
 
@@ -169,11 +169,11 @@ fn volume_remounts_and_tells_changes_after_its_daemon_is_killed() {
     }
     assert!(large == expected, "what was synced is there");
     assert_eq!(fs::read(tree.join("new")).unwrap(), b"new");
-    let told = world.on_tree("changes", &["--json"]).ends_with(0);
+    let reported = world.on_tree("changes", &["--json"]).ends_with(0);
     assert!(
-        told.stdout.contains("large") && told.stdout.contains("\"new\""),
+        reported.stdout.contains("large") && reported.stdout.contains("\"new\""),
         "{}",
-        told.stdout
+        reported.stdout
     );
     world.on_tree("backup", &["--json"]).ends_with(0);
     world.assert_restores("latest");

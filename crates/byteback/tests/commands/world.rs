@@ -46,7 +46,7 @@ impl Ran {
 
     /// Asserts that `status` printed the state, whether a folder needs attention or not.
     #[track_caller]
-    pub(crate) fn tells_health(self) -> Self {
+    pub(crate) fn reports_health(self) -> Self {
         assert!(
             matches!(self.code, Some(0 | 4)),
             "byteback {}\n{}{}",

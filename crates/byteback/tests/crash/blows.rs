@@ -162,7 +162,7 @@ impl World {
                     Victim::Daemon => {
                         kill(&daemon);
                         // From now on they would work on the plain directory.
-                        lanes.iter().for_each(Lane::begin_no_more);
+                        lanes.iter().for_each(Lane::stop_starting);
                     }
                     Victim::Server => server.take().unwrap().kill(),
                     Victim::Command => {

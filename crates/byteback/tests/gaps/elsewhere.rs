@@ -49,17 +49,17 @@ fn backup_saves_a_tree_restored_over_the_tracked_one_as_it_is() {
     for tool in ["rsync", "rsync in place", "cp", "tar"] {
         let mut rig = scene();
         let tree = rig.tree();
-        let elder = rig.directory().join("elder");
-        run("cp", &["-a", text(&tree), text(&elder)]);
+        let older = rig.directory().join("elder");
+        run("cp", &["-a", text(&tree), text(&older)]);
         work(&mut rig);
-        let (from, to) = (format!("{}/", elder.display()), format!("{}/", tree.display()));
+        let (from, to) = (format!("{}/", older.display()), format!("{}/", tree.display()));
         match tool {
             "rsync" => run("rsync", &["-aH", "--delete", &from, &to]),
             "rsync in place" => run("rsync", &["-aH", "--inplace", "--ignore-times", &from, &to]),
-            "cp" => run("cp", &["-a", "-T", text(&elder), text(&tree)]),
+            "cp" => run("cp", &["-a", "-T", text(&older), text(&tree)]),
             _ => {
                 let archive = rig.directory().join("elder.tar");
-                run("tar", &["-C", text(&elder), "-cf", text(&archive), "."]);
+                run("tar", &["-C", text(&older), "-cf", text(&archive), "."]);
                 run("tar", &["-C", text(&tree), "-xpf", text(&archive)])
             }
         };

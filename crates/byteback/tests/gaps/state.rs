@@ -35,15 +35,15 @@ fn a_log_elder_than_the_tree_and_the_server_is_recognised() {
     rig.mount();
     save(&rig, "the first backup");
     rig.umount();
-    let elder = rig.directory().join("elder-state");
-    copy(&rig.state(), &elder);
+    let older = rig.directory().join("elder-state");
+    copy(&rig.state(), &older);
     for number in 1..4 {
         rig.mount();
         change(&rig, number);
         save(&rig, "a backup that the elder log does not know");
         rig.umount();
     }
-    copy(&elder, &rig.state());
+    copy(&older, &rig.state());
     for number in 4..7 {
         rig.mount();
         let ran = rig.backup(None);
@@ -69,13 +69,13 @@ fn log_and_tree_that_were_both_set_back_are_saved_as_they_are() {
         rig.mount();
         save(&rig, "the first backup");
         rig.umount();
-        let (elder_state, elder_tree) = (rig.directory().join("elder-state"), rig.directory().join("elder-tree"));
-        copy(&rig.state(), &elder_state);
+        let (older_state, older_tree) = (rig.directory().join("elder-state"), rig.directory().join("elder-tree"));
+        copy(&rig.state(), &older_state);
         // A copy that keeps inodes and times would be another disk; here the changed files are put
         // back one by one.
         run(
             "cp",
-            &["-a", rig.tree().to_str().unwrap(), elder_tree.to_str().unwrap()],
+            &["-a", rig.tree().to_str().unwrap(), older_tree.to_str().unwrap()],
         );
         rig.mount();
         for number in 1..3 {
@@ -83,8 +83,8 @@ fn log_and_tree_that_were_both_set_back_are_saved_as_they_are() {
             save(&rig, "a backup of a time that never was");
         }
         rig.umount();
-        copy(&elder_state, &rig.state());
-        let from = format!("{}/", elder_tree.display());
+        copy(&older_state, &rig.state());
+        let from = format!("{}/", older_tree.display());
         let to = format!("{}/", rig.tree().display());
         run("rsync", &["-aH", "--delete", "--inplace", &from, &to]);
         if behind {

@@ -103,7 +103,7 @@ fn library_example_keeps_a_copy_in_step_with_a_file_in_use() {
             let said = example();
             let places = places.lock().unwrap().clone();
             let bytes = fs::read(&copy).unwrap();
-            let youngest = bytes
+            let newest = bytes
                 .chunks_exact(usize::try_from(RECORD_BYTES).unwrap())
                 .map(|record| u64::from_le_bytes(record[..8].try_into().unwrap()))
                 .max()
@@ -111,11 +111,11 @@ fn library_example_keeps_a_copy_in_step_with_a_file_in_use() {
             // The newest visible record is the last one of the copied state, since no later record
             // can have overwritten it.
             assert!(
-                youngest >= before,
-                "seed {seed}, round {round}: {youngest} is younger than {before}"
+                newest >= before,
+                "seed {seed}, round {round}: {newest} is newer than {before}"
             );
             assert!(
-                bytes == state_after(youngest, &places),
+                bytes == state_after(newest, &places),
                 "seed {seed}, round {round}: no state of the file"
             );
             let is_whole = said.contains("the whole file");
@@ -128,7 +128,7 @@ fn library_example_keeps_a_copy_in_step_with_a_file_in_use() {
                 is_whole || copied <= (done.load(Ordering::Acquire) + 1) * RECORD_BYTES,
                 "round {round}: {copied} bytes"
             );
-            while done.load(Ordering::Acquire) < youngest + 20 {
+            while done.load(Ordering::Acquire) < newest + 20 {
                 std::thread::yield_now();
             }
         }

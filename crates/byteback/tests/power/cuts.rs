@@ -133,7 +133,7 @@ impl World {
         let has_records = self.random.chance(50);
         let lane = Lane::start("lane", history, vec![Hand::process(&tree.join("lane"))], plan);
         if !has_lane {
-            lane.begin_no_more();
+            lane.stop_starting();
         }
         let is_over = AtomicBool::new(false);
         let synced = AtomicU64::new(fs::metadata(tree.join("records")).unwrap().len() / RECORD_BYTES);
@@ -174,7 +174,7 @@ impl World {
             let moment = device.moment();
             crate::rig::kill(&daemon);
             is_over.store(true, Ordering::SeqCst);
-            lane.begin_no_more();
+            lane.stop_starting();
             // The command dies with the machine, even one that was just being started.
             while saving.as_ref().is_some_and(|saving| !saving.is_finished()) {
                 if let Some(command) = &*command.lock().unwrap() {

@@ -197,7 +197,7 @@ impl Lane {
     }
 
     /// Lets no further operation begin.
-    pub(crate) fn begin_no_more(&self) {
+    pub(crate) fn stop_starting(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 

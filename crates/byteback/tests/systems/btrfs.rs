@@ -163,11 +163,11 @@ fn checksums_of_before_a_change_are_not_taken() {
     std::fs::write(&path, noise(1, 1 << 20)).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let source = BtrfsSource::new(&file, &RealClock).unwrap();
-    let told = source.collect().unwrap();
-    assert_eq!(verify(&source, &told).unwrap().blocks, 256);
+    let reported = source.collect().unwrap();
+    assert_eq!(verify(&source, &reported).unwrap().blocks, 256);
     file.write_all_at(b"!", 500_000).unwrap();
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
-    let said = verify(&source, &told);
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
+    let said = verify(&source, &reported);
     assert!(
         matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
         "{said:?}"

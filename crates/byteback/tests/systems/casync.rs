@@ -54,7 +54,7 @@ impl Store {
     }
 }
 
-fn told_as(what: &str, path: &Path) -> String {
+fn source_argument(what: &str, path: &Path) -> String {
     format!("{what}:{}", text(path))
 }
 
@@ -64,7 +64,7 @@ fn what_casync_keeps_is_told_and_true() {
     let content = [noise(1, 3_000_001), vec![0; 2_000_000], noise(1, 3_000_001)].concat();
     for (digest, kind) in [("sha512-256", "sha512_256"), ("sha256", "sha256")] {
         let index = store.put(kind, &content, &[&format!("--digest={digest}")]);
-        let said = checksums(told_as("casync", &index), &[]).fine();
+        let said = checksums(source_argument("casync", &index), &[]).fine();
         assert_eq!(
             (said["source"].as_str(), said["kind"].as_str()),
             (Some("casync"), Some(kind))
@@ -92,15 +92,15 @@ fn what_casync_keeps_is_told_and_true() {
     for (name, len) in [("empty", 0), ("short", 1), ("small", 300_000)] {
         let content = noise(3, len);
         let index = store.put(name, &content, &["--chunk-size=1024:4096:16384"]);
-        let said = checksums(told_as("casync", &index), &[]).fine();
+        let said = checksums(source_argument("casync", &index), &[]).fine();
         assert_eq!(said["verified"]["bytes"], len);
     }
     // The output in words, and a store in another place.
     std::fs::rename(store.at("default.castr"), store.at("elsewhere")).unwrap();
-    checksums(told_as("casync", &store.at("small.caibx")), &[]).fails_with("is not in the store");
+    checksums(source_argument("casync", &store.at("small.caibx")), &[]).fails_with("is not in the store");
     let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
         .args(["checksums", "--verify", "--store", text(&store.at("elsewhere"))])
-        .arg(told_as("casync", &store.at("small.caibx")))
+        .arg(source_argument("casync", &store.at("small.caibx")))
         .output()
         .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
@@ -118,13 +118,13 @@ fn what_casync_does_not_have_is_refused() {
     let store = Store::new();
     let content = noise(1, 500_000);
     let index = store.put("file", &content, &[]);
-    checksums(told_as("casync", &store.at("missing")), &[]).fails_with("No such file");
-    checksums(told_as("casync", &store.at("file")), &[]).fails_with("not a casync index");
-    checksums(told_as("recipe", &index), &[]).fails_with("not a recipe of version 1");
-    checksums(told_as("casync", store.0.path()), &[]).fails_with("not a regular file");
+    checksums(source_argument("casync", &store.at("missing")), &[]).fails_with("No such file");
+    checksums(source_argument("casync", &store.at("file")), &[]).fails_with("not a casync index");
+    checksums(source_argument("recipe", &index), &[]).fails_with("not a recipe of version 1");
+    checksums(source_argument("casync", store.0.path()), &[]).fails_with("not a regular file");
     // A user who may not read the index; then one who may, but not the store.
     let closed = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-    let (asked, chunks) = (told_as("casync", &index), store.at("default.castr"));
+    let (asked, chunks) = (source_argument("casync", &index), store.at("default.castr"));
     closed(store.0.path(), 0o755);
     closed(&index, 0o600);
     as_nobody(&[OsStr::new(&asked)]).fails_with("Permission denied");
@@ -137,16 +137,16 @@ fn what_casync_does_not_have_is_refused() {
     as_nobody(&[OsStr::new("--verify"), OsStr::new(&asked)]).fine();
     let whole = std::fs::read(&index).unwrap();
     std::fs::write(&index, &whole[..whole.len() - 40]).unwrap();
-    checksums(told_as("casync", &index), &[]).fails_with("a truncated casync index");
+    checksums(source_argument("casync", &index), &[]).fails_with("a truncated casync index");
     std::fs::write(&index, &whole).unwrap();
     // The store drops unused chunks: the index still describes the file.
     let source = DeduplicatedFile::casync(index.clone(), None);
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     let other = store.put("other", &noise(2, 500_000), &[]);
     let gone = format!("--store={}", text(&store.at("default.castr")));
     run("casync", &[&gone, "gc", text(&other)]);
-    assert_eq!(source.collect().unwrap(), told);
-    let said = verify(&source, &told);
+    assert_eq!(source.collect().unwrap(), reported);
+    let said = verify(&source, &reported);
     assert!(
         matches!(said, Err(VerifyError::Source(SourceError::Chunk { .. }))),
         "{said:?}"
@@ -157,8 +157,8 @@ fn what_casync_does_not_have_is_refused() {
     flipped[250_000] ^= 1;
     let indexes = [("file", &content), ("flipped", &flipped)].map(|(name, content)| spoiled.put(name, content, &[]));
     let chunks = indexes.clone().map(|index| {
-        let told = DeduplicatedFile::casync(index, None).collect().unwrap();
-        let sums = told.runs().flat_map(|run| match run {
+        let reported = DeduplicatedFile::casync(index, None).collect().unwrap();
+        let sums = reported.runs().flat_map(|run| match run {
             Run::Chunks { sums, .. } => sums.chunks(32).map(<[u8]>::to_vec).collect(),
             _ => Vec::new(),
         });
@@ -186,18 +186,18 @@ fn what_casync_does_not_have_is_refused() {
             text(&at(differing[0].0)),
         ],
     );
-    checksums(told_as("casync", &indexes[0]), &[]).fails_with("does not match its fingerprint");
-    checksums(told_as("casync", &indexes[1]), &[]).fine();
+    checksums(source_argument("casync", &indexes[0]), &[]).fails_with("does not match its fingerprint");
+    checksums(source_argument("casync", &indexes[1]), &[]).fine();
     // Compressed as xz, which is not supported.
     let index = store.put("xz", &noise(3, 100_000), &["--compression=xz"]);
-    checksums(told_as("casync", &index), &[]).fails_with("xz");
+    checksums(source_argument("casync", &index), &[]).fails_with("xz");
     // The index is rewritten for other bytes while the old one is in use.
     let index = store.put("changing", &content, &[]);
     let source = DeduplicatedFile::casync(index, None);
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     store.put("changing", &noise(4, 500_000), &[]);
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
-    let said = verify(&source, &told);
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
+    let said = verify(&source, &reported);
     assert!(
         matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
         "{said:?}"
@@ -245,8 +245,8 @@ fn casync_index_replaced_all_the_time_is_told_as_one_of_both() {
                 break;
             }
             // The index may be cut short for a moment, or differ at each look.
-            let Ok(told) = source.collect() else { continue };
-            let which = expected.iter().position(|one| one.runs().eq(told.runs()));
+            let Ok(reported) = source.collect() else { continue };
+            let which = expected.iter().position(|one| one.runs().eq(reported.runs()));
             met[which.expect("a list of both")] += 1;
         }
     });
@@ -295,15 +295,15 @@ fn a_sync_from_casync_to_a_file() {
 
 /// A recipe as any program can write it from its store's knowledge, with a folder of its chunks:
 /// here from casync's index, with sha256sum.
-fn recipe_of(store: &Store, told: &FileChecksums, content: &[u8]) -> PathBuf {
+fn recipe_of(store: &Store, reported: &FileChecksums, content: &[u8]) -> PathBuf {
     let chunks = store.at("chunks");
     std::fs::create_dir(&chunks).unwrap();
     let mut recipe = format!(
         "byteback-recipe 1\nsums {}\nlength {}\nchunks chunks\n",
-        told.layout().kind.name(),
+        reported.layout().kind.name(),
         content.len()
     );
-    for run in told.runs() {
+    for run in reported.runs() {
         let Run::Chunks { ends, sums, .. } = run else { panic!() };
         let mut start = 0;
         for (end, sum) in ends.iter().zip(sums.chunks(32)) {
@@ -327,9 +327,9 @@ fn a_recipe_of_what_another_store_keeps() {
     let content = noise(1, 1 << 20);
     let index = store.put("file", &content, &["--digest=sha256"]);
     let source = DeduplicatedFile::casync(index, None);
-    let told = source.collect().unwrap();
-    let path = recipe_of(&store, &told, &content);
-    let said = checksums(told_as("recipe", &path), &[]).fine();
+    let reported = source.collect().unwrap();
+    let path = recipe_of(&store, &reported, &content);
+    let said = checksums(source_argument("recipe", &path), &[]).fine();
     assert_eq!(
         (said["source"].as_str(), said["kind"].as_str()),
         (Some("recipe"), Some("sha256"))
@@ -338,7 +338,7 @@ fn a_recipe_of_what_another_store_keeps() {
     // The recipe agrees with the index, and syncs with it.
     let described = DeduplicatedFile::recipe(path.clone());
     let again = described.collect().unwrap();
-    assert!(again.runs().eq(told.runs()));
+    assert!(again.runs().eq(reported.runs()));
     let synced = sky::named(&source, &described, &content);
     assert_eq!(
         (
@@ -358,7 +358,7 @@ fn a_recipe_of_what_another_store_keeps() {
     let mut bytes = std::fs::read(&victim).unwrap();
     bytes[5] ^= 1;
     std::fs::write(&victim, bytes).unwrap();
-    checksums(told_as("recipe", &path), &[]).fails_with("does not match its fingerprint");
+    checksums(source_argument("recipe", &path), &[]).fails_with("does not match its fingerprint");
 }
 
 #[test]

@@ -106,8 +106,8 @@ impl Ceph {
         let list = tool(&["--op", "list", "--pgid", self.pg()]);
         let wanted = format!("\"oid\":\"{name}\"");
         let spec = list.lines().find(|line| line.contains(&wanted)).unwrap();
-        let told: serde_json::Value = serde_json::from_str(&tool(&[spec, "dump"])).unwrap();
-        let first = &told["onode"]["extents"][0]["blob"]["extents"][0]["offset"];
+        let reported: serde_json::Value = serde_json::from_str(&tool(&[spec, "dump"])).unwrap();
+        let first = &reported["onode"]["extents"][0]["blob"]["extents"][0]["offset"];
         first.as_u64().unwrap()
     }
 }
@@ -125,15 +125,15 @@ fn bytes_of(source: &dyn Source) -> Vec<u8> {
 /// number of blocks compared.
 #[track_caller]
 fn compared(source: &dyn Source, expected: &[u8]) -> (FileChecksums, u64) {
-    let told = source.collect().unwrap();
-    let verified = verify(source, &told).unwrap();
-    assert_eq!(told.stamp().len_bytes, expected.len() as u64);
+    let reported = source.collect().unwrap();
+    let verified = verify(source, &reported).unwrap();
+    assert_eq!(reported.stamp().len_bytes, expected.len() as u64);
     assert_eq!(
-        verified.bytes + verified.zero_bytes + told.unknown_bytes(),
+        verified.bytes + verified.zero_bytes + reported.unknown_bytes(),
         expected.len() as u64
     );
     assert!(bytes_of(source) == expected, "other bytes");
-    (told, verified.blocks)
+    (reported, verified.blocks)
 }
 
 /// Writes as an object store does: bytes never written before are zeros.
@@ -215,23 +215,23 @@ fn ceph_objects_are_told_and_true() {
     assert_eq!(said["unknown"]["tail"], 9_050_000 % CHUNK);
     compared(&cluster.source("file"), &content);
     for len in lens {
-        let (told, blocks) = compared(&cluster.source(&format!("of{len}")), &noise(len as u64, len));
+        let (reported, blocks) = compared(&cluster.source(&format!("of{len}")), &noise(len as u64, len));
         assert_eq!(
-            (told.layout().kind, blocks),
+            (reported.layout().kind, blocks),
             (Kind::Crc32c, (len / CHUNK) as u64),
             "{len}"
         );
     }
     compared(&cluster.source("empty"), b"");
-    let (told, _) = compared(&cluster.source("hole"), &vec![0; 5_000_000]);
-    assert_eq!(told.runs().count(), 1);
+    let (reported, _) = compared(&cluster.source("hole"), &vec![0; 5_000_000]);
+    assert_eq!(reported.runs().count(), 1);
     assert_eq!(compared(&cluster.source("a b%25%26=/\u{e9}\""), &noise(8, 8192)).1, 2);
     assert_eq!(compared(&cluster.source("of1&namespace=space"), &noise(10, 8192)).1, 2);
     let (_, blocks) = compared(&cluster.source("cloned&snap=1"), &before);
     assert_eq!(blocks, 300_000 / 4096);
-    let (told, blocks) = compared(&cluster.source("cloned"), &after);
+    let (reported, blocks) = compared(&cluster.source("cloned"), &after);
     assert!(
-        blocks >= 300_000 / 4096 - 3 && told.unknown_bytes() < 4 * 4096,
+        blocks >= 300_000 / 4096 - 3 && reported.unknown_bytes() < 4 * 4096,
         "{blocks}"
     );
     for function in ["crc32c_16", "crc32c_8", "xxhash32", "xxhash64", "none", "crc32c"] {
@@ -251,8 +251,8 @@ fn ceph_objects_are_told_and_true() {
     let said = checksums(cluster.url("compressed"), &[]).fine();
     assert!(said["unknown"]["compressed"].as_u64().unwrap() > 400_000, "{said}");
     assert!(bytes_of(&cluster.source("compressed")) == text);
-    let (told, blocks) = compared(&cluster.source("hinted"), &hinted);
-    assert_eq!((told.layout().block_len, blocks), (65_536, 700_000 / 65_536 - 1));
+    let (reported, blocks) = compared(&cluster.source("hinted"), &hinted);
+    assert_eq!((reported.layout().block_len, blocks), (65_536, 700_000 / 65_536 - 1));
     // Missing objects, and folders that are no OSD's.
     checksums(cluster.url("missing"), &[]).fails_with("no such object in this placement group");
     checksums(cluster.url("file&snap=7"), &[]).fails_with("no such object in this placement group");
@@ -324,14 +324,14 @@ fn ceph_random_objects_are_told_as_they_are() {
         }
         cluster.run("down", &[["TERM", "KILL"][round % 2]]);
         for (number, content) in objects.iter().enumerate() {
-            let (told, blocks) = compared(&cluster.source(&format!("object{number}")), content);
-            summed_bytes += blocks * u64::from(told.layout().block_len);
+            let (reported, blocks) = compared(&cluster.source(&format!("object{number}")), content);
+            summed_bytes += blocks * u64::from(reported.layout().block_len);
         }
         // The objects in snapshots, whose content was not recorded, are verified as well.
         for snap in 1..=snapshots {
             let source = cluster.source(&format!("object1&snap={snap}"));
             match source.collect() {
-                Ok(told) => drop(verify(&source, &told).unwrap()),
+                Ok(reported) => drop(verify(&source, &reported).unwrap()),
                 Err(error) => assert!(matches!(error, SourceError::Missing(_)), "{error}"),
             }
         }
@@ -356,17 +356,17 @@ fn ceph_objects_that_change_are_noticed() {
     }
     cluster.down();
     let sources = ["same", "unread", "other", "gone", "kept"].map(|name| cluster.source(name));
-    let told = sources.each_ref().map(|source| source.collect().unwrap());
-    for (source, told) in sources
+    let reported = sources.each_ref().map(|source| source.collect().unwrap());
+    for (source, reported) in sources
         .iter()
-        .zip(&told)
+        .zip(&reported)
         .filter(|(source, _)| !std::ptr::eq(*source, &sources[1]))
     {
-        assert_eq!(verify(source, told).unwrap().blocks, 1_000_000 / 4096);
+        assert_eq!(verify(source, reported).unwrap().blocks, 1_000_000 / 4096);
     }
     cluster.up();
     // While the OSD runs, it is unknown whether the object changed.
-    let said = sources[0].is_unchanged(told[0].stamp());
+    let said = sources[0].is_unchanged(reported[0].stamp());
     assert!(matches!(said, Err(SourceError::Denied(_))), "{said:?}");
     // The same bytes; others, of the same length; none at all.
     cluster.put_at("same", &content[70_000..80_000], 70_000);
@@ -375,8 +375,11 @@ fn ceph_objects_that_change_are_noticed() {
     cluster.rados(&["rm", "gone"]);
     cluster.down();
     for number in 0..4 {
-        assert!(!sources[number].is_unchanged(told[number].stamp()).unwrap(), "{number}");
-        let said = verify(&sources[number], &told[number]);
+        assert!(
+            !sources[number].is_unchanged(reported[number].stamp()).unwrap(),
+            "{number}"
+        );
+        let said = verify(&sources[number], &reported[number]);
         assert!(
             matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
             "{said:?}"
@@ -389,10 +392,10 @@ fn ceph_objects_that_change_are_noticed() {
     changed[500_000] = b'!';
     for number in [1, 2] {
         let (anew, _) = compared(&sources[number], &changed);
-        assert_ne!(anew.stamp(), told[number].stamp());
+        assert_ne!(anew.stamp(), reported[number].stamp());
     }
     assert!(matches!(sources[3].collect(), Err(SourceError::Missing(_))));
-    assert!(sources[4].is_unchanged(told[4].stamp()).unwrap());
+    assert!(sources[4].is_unchanged(reported[4].stamp()).unwrap());
     compared(&sources[4], &content);
     // A byte on the device: the checksum kept is that of the written data, and BlueStore returns
     // nothing else.
@@ -407,9 +410,9 @@ fn ceph_objects_that_change_are_noticed() {
     assert_eq!(byte[0], content[5000]);
     device.write_all_at(&[!byte[0]], address).unwrap();
     let source = cluster.source("rotten");
-    let told = source.collect().unwrap();
-    assert_eq!(told.unknown_bytes(), 1_000_000 % 4096);
-    let said = verify(&source, &told);
+    let reported = source.collect().unwrap();
+    assert_eq!(reported.unknown_bytes(), 1_000_000 % 4096);
+    let said = verify(&source, &reported);
     assert!(matches!(said, Err(VerifyError::Source(_))), "{said:?}");
 }
 
@@ -437,20 +440,20 @@ fn ceph_object_changed_between_questions_is_told_as_one_moment() {
         let programs = tool.programs();
         let place = Place::new(&cluster.url("changing")).unwrap();
         let source = CephSource::new(place, &programs, tempfile::tempfile_in("/var/tmp").unwrap());
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         assert_eq!(tool.calls(), 2);
         let read = source.read_at(0, &mut [0; 100]);
         match call {
             // The object was already rewritten when it was described.
-            0 => assert_eq!(verify(&source, &told).unwrap().blocks, 300_000 / 4096),
+            0 => assert_eq!(verify(&source, &reported).unwrap().blocks, 300_000 / 4096),
             // The bytes may be the old or the new ones: not those described, or it is unknown.
             1 | 2 => assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{call}: {read:?}"),
             // The bytes were fetched before.
             _ => assert_eq!(read.unwrap(), 100),
         }
-        assert_eq!(source.is_unchanged(told.stamp()).unwrap(), call == 0, "{call}");
+        assert_eq!(source.is_unchanged(reported.stamp()).unwrap(), call == 0, "{call}");
         if call > 0 {
-            let said = verify(&source, &told);
+            let said = verify(&source, &reported);
             assert!(
                 matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
                 "{call}: {said:?}"
@@ -484,7 +487,7 @@ fn ceph_and_btrfs_agree_on_blocks_of_both() {
     let local = BtrfsSource::new(&changed_file, &RealClock).unwrap();
     let remote = cluster.source("old");
     let (there, here) = (remote.collect().unwrap(), local.collect().unwrap());
-    let sums = |told| CrcSums(sky::crcs(told).unwrap());
+    let sums = |reported| CrcSums(sky::crcs(reported).unwrap());
     for (range, verdict) in Aligned::new(sums(&there), sums(&here)).unwrap() {
         let range = range.start() as usize..range.end() as usize;
         let expected = match old[range.clone()] == changed[range.clone()] {

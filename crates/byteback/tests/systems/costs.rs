@@ -22,15 +22,15 @@ fn shortest(mut what: impl FnMut()) -> Duration {
 /// Prints a row: extraction, reading and summing of the same file, and a sync of it with `base`,
 /// which includes the extraction.
 pub(crate) fn print_row(name: &str, base: &dyn Source, source: &dyn Source, block_len: u32, content: &[u8]) {
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     let extraction = shortest(|| {
         source.collect().unwrap();
     });
     let summing = shortest(|| {
-        verify(source, &told).unwrap();
+        verify(source, &reported).unwrap();
     });
     let mut synced: Option<Synced> = None;
-    let is_cut = told.runs().any(|run| matches!(run, Run::Chunks { .. }));
+    let is_cut = reported.runs().any(|run| matches!(run, Run::Chunks { .. }));
     let sync = shortest(|| {
         synced = Some(match is_cut {
             true => named(base, source, content),

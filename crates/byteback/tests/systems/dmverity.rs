@@ -90,8 +90,9 @@ impl Drop for Verified {
     }
 }
 
-fn sums(told: &FileChecksums) -> Vec<u8> {
-    told.runs()
+fn sums(reported: &FileChecksums) -> Vec<u8> {
+    reported
+        .runs()
         .flat_map(|run| match run {
             Run::Sums { sums, .. } => sums.to_vec(),
             _ => Vec::new(),
@@ -128,12 +129,12 @@ fn guest_files_on_a_verified_device_are_told_and_true() {
         for len in lengths {
             let file = File::open(disk.0.join(format!("of{len}"))).unwrap();
             let source = DmVeritySource::new(&file).unwrap();
-            let told = source.collect().unwrap();
-            let block_len = u64::from(told.layout().block_len);
-            let verified = verify(&source, &told).unwrap();
+            let reported = source.collect().unwrap();
+            let block_len = u64::from(reported.layout().block_len);
+            let verified = verify(&source, &reported).unwrap();
             assert_eq!(verified.blocks, len as u64 / block_len, "{way:?}, {len}");
-            assert_eq!(told.unknown_bytes(), len as u64 % block_len);
-            assert!(source.is_unchanged(told.stamp()).unwrap());
+            assert_eq!(reported.unknown_bytes(), len as u64 % block_len);
+            assert!(source.is_unchanged(reported.stamp()).unwrap());
         }
         let said = checksums(disk.0.join("sparse"), &[]).fine();
         assert_eq!(said["source"], "dm-verity");
@@ -195,8 +196,8 @@ fn guest_what_rots_on_the_devices_is_noticed() {
     {
         let disk = Verified::open(&root, &[]);
         let file = File::open(disk.0.join("file")).unwrap();
-        let told = DmVeritySource::new(&file).unwrap().collect();
-        assert!(matches!(told, Err(SourceError::Malformed(_))), "{told:?}");
+        let reported = DmVeritySource::new(&file).unwrap().collect();
+        assert!(matches!(reported, Err(SourceError::Malformed(_))), "{reported:?}");
     }
     spoil(HASHES, &rotten);
     spoil(DATA, &content[500_000..500_064]);
@@ -204,9 +205,9 @@ fn guest_what_rots_on_the_devices_is_noticed() {
         let disk = Verified::open(&root, &[]);
         let file = File::open(disk.0.join("file")).unwrap();
         let source = DmVeritySource::new(&file).unwrap();
-        let told = source.collect().unwrap();
-        assert_eq!(sums(&told), expected);
-        let said = verify(&source, &told);
+        let reported = source.collect().unwrap();
+        assert_eq!(sums(&reported), expected);
+        let said = verify(&source, &reported);
         assert!(
             matches!(said, Err(VerifyError::Source(SourceError::Io { .. }))),
             "{said:?}"

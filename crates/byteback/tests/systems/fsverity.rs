@@ -102,9 +102,9 @@ fn seal(path: &Path, kind: Kind, salt: &[u8]) {
     assert_eq!(done, 0, "{}: {}", path.display(), std::io::Error::last_os_error());
 }
 
-fn sums(told: &FileChecksums) -> Vec<u8> {
+fn sums(reported: &FileChecksums) -> Vec<u8> {
     let mut all = Vec::new();
-    for run in told.runs() {
+    for run in reported.runs() {
         match run {
             Run::Sums { sums, .. } => all.extend_from_slice(sums),
             run => panic!("{run:?}"),
@@ -129,17 +129,17 @@ fn guest_what_is_sealed_is_told_and_true() {
                 let path = disk.seal("file", &noise(len as u64 + 1, len), kind, salt);
                 let file = File::open(&path).unwrap();
                 let source = VeritySource::new(&file).unwrap();
-                let told = source.collect().unwrap();
-                assert_eq!((told.layout().kind, told.layout().block_len), (kind, 4096));
-                let verified = verify(&source, &told).unwrap();
+                let reported = source.collect().unwrap();
+                assert_eq!((reported.layout().kind, reported.layout().block_len), (kind, 4096));
+                let verified = verify(&source, &reported).unwrap();
                 assert_eq!(
                     (verified.blocks, verified.bytes),
                     (len.div_ceil(4096) as u64, len as u64)
                 );
-                assert!(source.is_unchanged(told.stamp()).unwrap());
+                assert!(source.is_unchanged(reported.stamp()).unwrap());
                 // Times do not count here.
                 file.set_modified(std::time::UNIX_EPOCH).unwrap();
-                assert!(source.is_unchanged(told.stamp()).unwrap());
+                assert!(source.is_unchanged(reported.stamp()).unwrap());
             }
         }
         let path = disk.put("sparse", b"begins");
@@ -198,16 +198,16 @@ fn guest_a_file_that_takes_the_name_is_another_one() {
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         let file = File::open(&path).unwrap();
         let source = VeritySource::new(&file).unwrap();
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         let other = disk.seal("other", &noise(2, 100_000), Kind::Sha256, b"");
         std::fs::rename(&other, &path).unwrap();
         // The open file is unchanged.
-        assert!(source.is_unchanged(told.stamp()).unwrap());
-        assert_eq!(verify(&source, &told).unwrap().blocks, 25);
+        assert!(source.is_unchanged(reported.stamp()).unwrap());
+        assert_eq!(verify(&source, &reported).unwrap().blocks, 25);
         let file = File::open(&path).unwrap();
         let source = VeritySource::new(&file).unwrap();
-        assert!(!source.is_unchanged(told.stamp()).unwrap());
-        let said = verify(&source, &told);
+        assert!(!source.is_unchanged(reported.stamp()).unwrap());
+        let said = verify(&source, &reported);
         assert!(
             matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
             "{said:?}"
@@ -215,7 +215,10 @@ fn guest_a_file_that_takes_the_name_is_another_one() {
         // The same content in another file has the same checksums.
         let again = disk.seal("again", &content, Kind::Sha256, b"");
         let file = File::open(&again).unwrap();
-        assert_eq!(sums(&VeritySource::new(&file).unwrap().collect().unwrap()), sums(&told));
+        assert_eq!(
+            sums(&VeritySource::new(&file).unwrap().collect().unwrap()),
+            sums(&reported)
+        );
     }
 }
 
@@ -334,10 +337,10 @@ fn guest_what_rots_on_the_disk_is_noticed() {
             {
                 let _disk = Mounted::new(filesystem);
                 let file = File::open(&path).unwrap();
-                let told = VeritySource::new(&file).unwrap().collect();
+                let reported = VeritySource::new(&file).unwrap().collect();
                 assert!(
-                    matches!(told, Err(SourceError::Malformed(_))),
-                    "{}: {told:?}",
+                    matches!(reported, Err(SourceError::Malformed(_))),
+                    "{}: {reported:?}",
                     filesystem.0
                 );
             }
@@ -350,9 +353,9 @@ fn guest_what_rots_on_the_disk_is_noticed() {
         let _disk = Mounted::new(filesystem);
         let file = File::open(&path).unwrap();
         let source = VeritySource::new(&file).unwrap();
-        let told = source.collect().unwrap();
-        assert_eq!(sums(&told), expected);
-        let said = verify(&source, &told);
+        let reported = source.collect().unwrap();
+        assert_eq!(sums(&reported), expected);
+        let said = verify(&source, &reported);
         assert!(
             matches!(said, Err(VerifyError::Source(SourceError::Io { .. }))),
             "{said:?}"

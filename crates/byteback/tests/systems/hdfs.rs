@@ -230,13 +230,13 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     let network = Network::new(None);
     let remote = cluster.source(&network, &network, "/old");
     let (there, here) = (remote.collect().unwrap(), local.collect().unwrap());
-    let sums = |told| CrcSums(sky::crcs(told).unwrap());
+    let sums = |reported| CrcSums(sky::crcs(reported).unwrap());
     let aligned = Aligned::new(sums(&there), sums(&here)).unwrap();
     let mut verdicts = vec![None; old.len().div_ceil(STRIPE)];
     for (range, verdict) in aligned {
         let blocks = range.start() as usize / STRIPE..(range.end() as usize).div_ceil(STRIPE);
-        for told in &mut verdicts[blocks] {
-            assert_eq!(told.replace(verdict), None, "told twice");
+        for reported in &mut verdicts[blocks] {
+            assert_eq!(reported.replace(verdict), None, "told twice");
         }
     }
     for (block, verdict) in verdicts.iter().enumerate() {
@@ -295,8 +295,8 @@ struct Replaying(RefCell<Vec<Vec<u8>>>);
 
 impl Connect for Replaying {
     fn connect(&self, _: SocketAddr) -> io::Result<Box<dyn Stream>> {
-        let told = self.0.borrow_mut().remove(0);
-        Ok(Box::new(Replayed(io::Cursor::new(told))))
+        let reported = self.0.borrow_mut().remove(0);
+        Ok(Box::new(Replayed(io::Cursor::new(reported))))
     }
 }
 
@@ -337,35 +337,35 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
         };
         let meddling = Meddling::before(&append);
         let source = cluster.source(&meddling, &meddling, &path);
-        let told = source.collect().unwrap();
-        assert_eq!(told.stamp().len_bytes, content.len() as u64 + 3000, "{changed_at}");
-        verify(&source, &told).unwrap();
+        let reported = source.collect().unwrap();
+        assert_eq!(reported.stamp().len_bytes, content.len() as u64 + 3000, "{changed_at}");
+        verify(&source, &reported).unwrap();
     }
     // After the description: it is void, and the successor's bytes are not returned as the
     // described ones. The same bytes written again are another state, too.
     let network = Network::new(None);
     let source = cluster.source(&network, &network, "/changing0");
-    let told = source.collect().unwrap();
-    assert!(source.is_unchanged(told.stamp()).unwrap());
+    let reported = source.collect().unwrap();
+    assert!(source.is_unchanged(reported.stamp()).unwrap());
     let all = [content, noise(2, 3000)].concat();
     for content in [&all[..], &noise(3, all.len())] {
         cluster.put("/changing0", content);
-        assert!(!source.is_unchanged(told.stamp()).unwrap());
+        assert!(!source.is_unchanged(reported.stamp()).unwrap());
         let read = source.read_at(0, &mut [0; 100]);
         assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
-        let said = verify(&source, &told);
+        let said = verify(&source, &reported);
         assert!(
             matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
             "{said:?}"
         );
     }
     cluster.curl(&["-X", "DELETE"], "/changing0", "DELETE");
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     assert!(matches!(source.collect(), Err(SourceError::Missing(_))));
     // As long as a writer has the file open, it is not described, whatever was before.
     cluster.put("/open", &all);
     let source = cluster.source(&network, &network, "/open");
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     let mut writer = cluster
         .shell(&["-appendToFile", "-", "/open"])
         .stdin(Stdio::piped())
@@ -380,7 +380,7 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     checksums(cluster.url("/open"), &[]).fails_with("being written");
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     assert!(matches!(
         source.read_at(0, &mut [0; 10]),
         Err(SourceError::ChangedMeanwhile)
@@ -414,8 +414,8 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     };
     let meddling = Meddling::answers(&name_dead_one);
     let source = cluster.source(&meddling, &meddling, "/new");
-    let told = source.collect().unwrap();
-    assert_eq!(verify(&source, &told).unwrap().bytes, new.len() as u64);
+    let reported = source.collect().unwrap();
+    assert_eq!(verify(&source, &reported).unwrap().bytes, new.len() as u64);
     let base = cluster.source(&network, &network, "/old");
     sky::fixed(&base, &source, STRIPE as u32, &new);
     let synced = sky::chunked(&base, &source, &new);
@@ -424,19 +424,19 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     // if CRCs are believed.
     let noting = Noting::default();
     cluster.source(&network, &noting, "/old").collect().unwrap();
-    let told = noting
-        .told
+    let reported = noting
+        .reported
         .borrow()
         .iter()
-        .map(|told| told.borrow().clone())
+        .map(|reported| reported.borrow().clone())
         .collect::<Vec<_>>();
-    assert_eq!(told.len(), 3);
-    let lying = || Replaying(RefCell::new((0..9).flat_map(|_| told.clone()).collect()));
+    assert_eq!(reported.len(), 3);
+    let lying = || Replaying(RefCell::new((0..9).flat_map(|_| reported.clone()).collect()));
     let liar = lying();
     let source = cluster.source(&network, &liar, "/other");
-    let told = source.collect().unwrap();
-    assert_eq!(told.runs().count(), 3);
-    let said = verify(&source, &told);
+    let reported = source.collect().unwrap();
+    assert_eq!(reported.runs().count(), 3);
+    let said = verify(&source, &reported);
     assert!(
         matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == BLOCK as u64),
         "{said:?}"
@@ -459,22 +459,22 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     file.read_exact_at(&mut byte, 1000).unwrap();
     file.write_all_at(&[byte[0] ^ 1], 1000).unwrap();
     let source = cluster.source(&network, &network, "/old");
-    let told = source.collect().unwrap();
-    let said = verify(&source, &told);
+    let reported = source.collect().unwrap();
+    let said = verify(&source, &reported);
     assert!(said.is_err(), "{said:?}");
 }
 
 /// The network, with a record of the DataNodes' answers.
 struct Noting {
     network: Network,
-    told: RefCell<Vec<std::rc::Rc<RefCell<Vec<u8>>>>>,
+    reported: RefCell<Vec<std::rc::Rc<RefCell<Vec<u8>>>>>,
 }
 
 impl Default for Noting {
     fn default() -> Self {
         Self {
             network: Network::new(None),
-            told: RefCell::default(),
+            reported: RefCell::default(),
         }
     }
 }
@@ -501,9 +501,9 @@ impl Write for Noted {
 
 impl Connect for Noting {
     fn connect(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>> {
-        let told = std::rc::Rc::default();
-        self.told.borrow_mut().push(std::rc::Rc::clone(&told));
-        Ok(Box::new(Noted(self.network.connect(address)?, told)))
+        let reported = std::rc::Rc::default();
+        self.reported.borrow_mut().push(std::rc::Rc::clone(&reported));
+        Ok(Box::new(Noted(self.network.connect(address)?, reported)))
     }
 }
 

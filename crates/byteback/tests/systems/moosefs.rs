@@ -48,10 +48,10 @@ fn path(name: &str) -> PathBuf {
 /// compared.
 #[track_caller]
 fn compared(source: &dyn Source) -> (FileChecksums, u64) {
-    let told = source.collect().unwrap();
-    let verified = verify(source, &told).unwrap();
-    assert_eq!(verified.bytes + verified.zero_bytes, told.stamp().len_bytes);
-    (told, verified.blocks)
+    let reported = source.collect().unwrap();
+    let verified = verify(source, &reported).unwrap();
+    assert_eq!(verified.bytes + verified.zero_bytes, reported.stamp().len_bytes);
+    (reported, verified.blocks)
 }
 
 #[track_caller]
@@ -66,9 +66,9 @@ fn guest_files_are_told_and_true() {
     for len in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3_000_001, CHUNK, CHUNK + 5] {
         let path = path(&format!("of{len}"));
         std::fs::write(&path, noise(len as u64 + 1, len)).unwrap();
-        let (told, blocks) = verified(&path);
+        let (reported, blocks) = verified(&path);
         assert_eq!(
-            (told.layout().kind, blocks),
+            (reported.layout().kind, blocks),
             (Kind::Crc32, len.div_ceil(BLOCK) as u64),
             "{len}"
         );
@@ -170,10 +170,10 @@ fn guest_what_was_written_just_now_is_told() {
                 "{said:?}"
             );
         }
-        let (told, blocks) = compared(&source);
+        let (reported, blocks) = compared(&source);
         assert_eq!(blocks, 40, "{round}");
-        assert_ne!(told.stamp(), before.stamp());
-        before = told;
+        assert_ne!(reported.stamp(), before.stamp());
+        before = reported;
     }
     // The file is not touched any more, and stays unchanged: the master notes the change of the
     // inode up to a second later, which is waited for here.
@@ -197,9 +197,9 @@ fn guest_what_was_written_just_now_is_told() {
     std::thread::sleep(std::time::Duration::from_millis(1100));
     again.write_all_at(&same, 7).unwrap();
     assert!(!source.is_unchanged(before.stamp()).unwrap());
-    let (told, _) = compared(&source);
-    assert!(told.runs().eq(before.runs()));
-    before = told;
+    let (reported, _) = compared(&source);
+    assert!(reported.runs().eq(before.runs()));
+    before = reported;
     // A block that rots in the chunk's file: neither the server nor --verify takes it for the
     // original.
     let mut changed = 0;
@@ -253,11 +253,11 @@ fn guest_file_written_to_meanwhile_is_told_as_of_one_moment() {
         let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
         // After either call the time of the last write shows the change, if not the digests; then
         // the file is described as it is now.
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         assert!(info.calls() > 2, "{call}: {} calls", info.calls());
         assert!(std::fs::read(&path).unwrap() != old);
-        assert!(source.is_unchanged(told.stamp()).unwrap(), "{call}");
-        assert_eq!(verify(&source, &told).unwrap().blocks, 40);
+        assert!(source.is_unchanged(reported.stamp()).unwrap(), "{call}");
+        assert_eq!(verify(&source, &reported).unwrap().blocks, 40);
     }
 }
 
@@ -280,12 +280,12 @@ fn guest_what_is_written_and_dated_back_meanwhile_is_noticed() {
     let info = Interrupted::before("mfsfileinfo", 1, &write);
     let programs = info.programs();
     let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     assert!(info.calls() >= 4, "{} calls", info.calls());
     assert!(std::fs::read(&path).unwrap() != old);
     assert_eq!(file.metadata().unwrap().mtime(), written);
-    assert!(source.is_unchanged(told.stamp()).unwrap());
-    assert_eq!(verify(&source, &told).unwrap().blocks, 40);
+    assert!(source.is_unchanged(reported.stamp()).unwrap());
+    assert_eq!(verify(&source, &reported).unwrap().blocks, 40);
 }
 
 /// Another machine has mounted the same MooseFS.
@@ -338,7 +338,7 @@ fn guest_what_other_mounts_write_is_told() {
     for _ in 0..20 {
         let said = source.collect();
         match &said {
-            Ok(told) => assert!(told.runs().eq(before.runs()), "the CRCs of another file"),
+            Ok(reported) => assert!(reported.runs().eq(before.runs()), "the CRCs of another file"),
             Err(error) => assert!(
                 matches!(error, SourceError::Missing(what) if what.contains("removed or replaced")),
                 "{error}"

@@ -10,26 +10,26 @@ use serde_json::Value;
 use crate::server::script;
 
 /// The output of a command: its exit code, its JSON lines, and its standard error.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
     pub(crate) lines: Vec<Value>,
     pub(crate) errors: String,
 }
 
 /// `byteback checksums --json --verify WHAT`, with some environment variables.
-pub(crate) fn checksums(what: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Said {
+pub(crate) fn checksums(what: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> CommandOutput {
     run(&[OsStr::new("--verify"), what.as_ref()], variables)
 }
 
 /// `byteback checksums --json --verify WHAT FLAGS...`.
-pub(crate) fn checksums_with(what: impl AsRef<OsStr>, flags: &[&str]) -> Said {
+pub(crate) fn checksums_with(what: impl AsRef<OsStr>, flags: &[&str]) -> CommandOutput {
     let mut arguments = vec![OsStr::new("--verify"), what.as_ref()];
     arguments.extend(flags.iter().map(OsStr::new));
     run(&arguments, &[])
 }
 
 /// `byteback checksums --json --ranges --against BASE NEW`, with some environment variables.
-pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> Said {
+pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables: &[(&str, &str)]) -> CommandOutput {
     let arguments = [
         OsStr::new("--ranges"),
         OsStr::new("--against"),
@@ -67,12 +67,12 @@ pub(crate) fn assert_tests_passed(output: &Output) {
 }
 
 /// `byteback checksums ARGUMENTS...` as a user without any rights of its own.
-pub(crate) fn as_nobody(arguments: &[&OsStr]) -> Said {
+pub(crate) fn as_nobody(arguments: &[&OsStr]) -> CommandOutput {
     as_nobody_with(arguments, &[])
 }
 
 /// The same with some environment variables.
-pub(crate) fn as_nobody_with(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
+pub(crate) fn as_nobody_with(arguments: &[&OsStr], variables: &[(&str, &str)]) -> CommandOutput {
     // Folders above the program may be closed to that user.
     let program = std::fs::File::open(env!("CARGO_BIN_EXE_byteback")).unwrap();
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
@@ -84,11 +84,11 @@ pub(crate) fn as_nobody_with(arguments: &[&OsStr], variables: &[(&str, &str)]) -
     said(&mut command, arguments, variables)
 }
 
-fn run(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
+fn run(arguments: &[&OsStr], variables: &[(&str, &str)]) -> CommandOutput {
     said(&mut Command::new(env!("CARGO_BIN_EXE_byteback")), arguments, variables)
 }
 
-fn said(command: &mut Command, arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
+fn said(command: &mut Command, arguments: &[&OsStr], variables: &[(&str, &str)]) -> CommandOutput {
     command
         .args(["checksums", "--json"])
         .args(arguments)
@@ -106,14 +106,14 @@ fn said(command: &mut Command, arguments: &[&OsStr], variables: &[(&str, &str)])
     }
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    Said {
+    CommandOutput {
         code: output.status.code(),
         lines: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
         errors: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-impl Said {
+impl CommandOutput {
     /// The last line of a command that must have had nothing to complain about.
     #[track_caller]
     pub(crate) fn fine(self) -> Value {

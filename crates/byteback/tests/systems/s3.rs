@@ -81,9 +81,9 @@ impl Minio {
             rest = later;
             let file = self.0.upload(part);
             let (data, sum) = (format!("@{}", file.display()), sum(kind, part));
-            let told = format!("{header}: {sum}");
+            let reported = format!("{header}: {sum}");
             let headers = self.curl(
-                &["-D", "-", "-X", "PUT", "-H", &told, "--data-binary", &data],
+                &["-D", "-", "-X", "PUT", "-H", &reported, "--data-binary", &data],
                 &format!("bucket/{key}?partNumber={number}&uploadId={upload}"),
             );
             let etag = headers
@@ -113,7 +113,7 @@ impl Minio {
         S3Source::new(http, &RealClock, place, Some(credentials))
     }
 
-    fn checksums(&self, key: &str) -> crate::program::Said {
+    fn checksums(&self, key: &str) -> crate::program::CommandOutput {
         let variables = [
             ("AWS_ENDPOINT_URL", self.endpoint()),
             ("AWS_ACCESS_KEY_ID", "akak"),
@@ -334,24 +334,24 @@ fn minio_objects_that_are_replaced_meanwhile_are_noticed() {
         };
         let meddling = Meddling::before(&replace);
         let source = server.source(&meddling, "changing");
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         let asked = [3, 2 + 3, 3 + 3][replaced_at];
         assert_eq!(meddling.asked(), asked, "{replaced_at}");
-        assert_eq!(verify(&source, &told).unwrap().blocks, 3);
+        assert_eq!(verify(&source, &reported).unwrap().blocks, 3);
         source.read_at(0, &mut first).unwrap();
         assert_eq!(first, noise(99, 100));
     }
     let network = Network::new(None);
     let source = server.source(&network, "changing");
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     // After the description: it is void, and the successor's bytes are not returned as the
     // described ones.
     server.put_parts("changing", &content, Kind::Sha256, &[PART, PART, PART]);
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     let read = source.read_at(0, &mut first);
     assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
     assert!(matches!(
-        verify(&source, &told),
+        verify(&source, &reported),
         Err(VerifyError::Source(SourceError::ChangedMeanwhile))
     ));
 }
@@ -381,7 +381,7 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
         let said = RefCell::new(Vec::<Answer>::new());
         let note = |_: &Request, answer: &mut Answer| said.borrow_mut().push(answer.clone());
         let noting = Meddling::answers(&note);
-        let told_base = server.source(&noting, "old").collect().unwrap();
+        let base_checksums = server.source(&noting, "old").collect().unwrap();
         let said = said.into_inner();
         let etag = RefCell::new(String::new());
         let lie = |request: &Request, answer: &mut Answer| {
@@ -406,9 +406,9 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
         };
         let lying = Meddling::answers(&lie);
         let source = server.source(&lying, "new");
-        let told = source.collect().unwrap();
-        assert!(told.runs().eq(told_base.runs()), "it did not lie");
-        let said = verify(&source, &told);
+        let reported = source.collect().unwrap();
+        assert!(reported.runs().eq(base_checksums.runs()), "it did not lie");
+        let said = verify(&source, &reported);
         assert!(
             matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == PART as u64),
             "{said:?}"

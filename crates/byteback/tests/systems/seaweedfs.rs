@@ -129,7 +129,7 @@ fn seaweedfs_and_btrfs_agree_on_blocks_of_both() {
     let network = Network::new(None);
     let remote = server.source(&network, "/old");
     let (there, here) = (remote.collect().unwrap(), local.collect().unwrap());
-    let sums = |told| CrcSums(sky::crcs(told).unwrap());
+    let sums = |reported| CrcSums(sky::crcs(reported).unwrap());
     let aligned = Aligned::new(sums(&there), sums(&here)).unwrap();
     let verdicts: Vec<_> = aligned
         .map(|(range, verdict)| {
@@ -184,30 +184,30 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
         };
         let meddling = Meddling::before(&replace);
         let source = server.source(&meddling, "/changing");
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         assert_eq!(meddling.asked(), if replaced_at == 0 { 5 } else { 10 }, "{replaced_at}");
-        assert_eq!(verify(&source, &told).unwrap().blocks, 3);
+        assert_eq!(verify(&source, &reported).unwrap().blocks, 3);
         source.read_at(0, &mut first).unwrap();
         assert_eq!(first, noise(99, 100));
     }
     let network = Network::new(None);
     let source = server.source(&network, "/changing");
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     // After the description: it is void, and the successor's bytes are not returned as the
     // described ones. The same bytes written again are another state, too.
     for content in [content, noise(99, 3 * CHUNK)] {
         server.put("/changing", &content);
-        assert!(!source.is_unchanged(told.stamp()).unwrap());
+        assert!(!source.is_unchanged(reported.stamp()).unwrap());
         let read = source.read_at(0, &mut first);
         assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
-        let said = verify(&source, &told);
+        let said = verify(&source, &reported);
         assert!(
             matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
             "{said:?}"
         );
     }
     server.curl(&["-X", "DELETE"], "/changing");
-    assert!(!source.is_unchanged(told.stamp()).unwrap());
+    assert!(!source.is_unchanged(reported.stamp()).unwrap());
     assert!(matches!(source.collect(), Err(SourceError::Missing(_))));
 }
 
@@ -220,8 +220,8 @@ fn seaweedfs_needles_that_rot_are_noticed() {
     server.put("/rotten", &content);
     server.put("/sound", &noise(2, 1 << 20));
     let network = Network::new(None);
-    let told = server.source(&network, "/rotten").collect().unwrap();
-    assert_eq!(told.runs().filter(|run| matches!(run, Run::Sums { .. })).count(), 1);
+    let reported = server.source(&network, "/rotten").collect().unwrap();
+    assert_eq!(reported.runs().filter(|run| matches!(run, Run::Sums { .. })).count(), 1);
     // The server is stopped meanwhile, as it may have the needle in memory.
     server.0.restart(|dir| {
         let mut changed = 0;
@@ -241,7 +241,7 @@ fn seaweedfs_needles_that_rot_are_noticed() {
         assert_eq!(changed, 1);
     });
     let source = server.source(&network, "/rotten");
-    let said = verify(&source, &told);
+    let said = verify(&source, &reported);
     assert!(
         matches!(
             said,
@@ -251,7 +251,7 @@ fn seaweedfs_needles_that_rot_are_noticed() {
     );
     if let Ok(anew) = source.collect() {
         assert!(
-            anew.runs().eq(told.runs()),
+            anew.runs().eq(reported.runs()),
             "other checksums than those of what was written"
         );
     }
@@ -271,7 +271,7 @@ fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
     server.put("/new", &new);
     let network = Network::new(None);
     let base = server.source(&network, "/old");
-    let told_base = base.collect().unwrap();
+    let base_checksums = base.collect().unwrap();
     // The old content's needle is named in place of the new one's: as if nothing had changed.
     let entry: serde_json::Value = serde_json::from_str(&server.curl(&[], "/new?metadata=true")).unwrap();
     let needle = entry["chunks"]
@@ -294,9 +294,9 @@ fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
     };
     let meddling = Meddling::answers(&lie);
     let source = server.source(&meddling, "/new");
-    let told = source.collect().unwrap();
-    assert!(told.runs().eq(told_base.runs()), "it did not lie");
-    let said = verify(&source, &told);
+    let reported = source.collect().unwrap();
+    assert!(reported.runs().eq(base_checksums.runs()), "it did not lie");
+    let said = verify(&source, &reported);
     assert!(
         matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == CHUNK as u64),
         "{said:?}"

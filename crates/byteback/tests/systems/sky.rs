@@ -26,10 +26,10 @@ pub(crate) struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    pub(crate) fn new(source: &'a dyn Source, told: &FileChecksums) -> Self {
+    pub(crate) fn new(source: &'a dyn Source, reported: &FileChecksums) -> Self {
         Self {
             source,
-            len_bytes: told.stamp().len_bytes,
+            len_bytes: reported.stamp().len_bytes,
             read_bytes: Cell::new(0),
         }
     }
@@ -67,34 +67,34 @@ fn crc_kind(kind: Kind) -> Option<CrcKind> {
 }
 
 /// Calls `each` for every block, with its checksum if that is known.
-fn each_block(told: &FileChecksums, mut each: impl FnMut(Option<&[u8]>)) {
-    let sum_len = told.layout().kind.len_bytes();
-    for run in told.runs() {
+fn each_block(reported: &FileChecksums, mut each: impl FnMut(Option<&[u8]>)) {
+    let sum_len = reported.layout().kind.len_bytes();
+    for run in reported.runs() {
         match run {
             Run::Sums { sums, .. } => sums.chunks_exact(sum_len).for_each(|sum| each(Some(sum))),
-            run => (0..told.layout().block_count(run.range())).for_each(|_| each(None)),
+            run => (0..reported.layout().block_count(run.range())).for_each(|_| each(None)),
         }
     }
 }
 
 /// The CRCs of a description, if it has any.
-pub(crate) fn crcs(told: &FileChecksums) -> Option<CrcList> {
-    let layout = told.layout();
+pub(crate) fn crcs(reported: &FileChecksums) -> Option<CrcList> {
+    let layout = reported.layout();
     let mut list = CrcList::new(BlockLayout {
         kind: crc_kind(layout.kind)?,
         block_len_bytes: layout.block_len,
-        content_len_bytes: told.stamp().len_bytes,
+        content_len_bytes: reported.stamp().len_bytes,
         last: last_block(layout),
     });
-    each_block(told, |sum| {
+    each_block(reported, |sum| {
         list.push(sum.map(|sum| sum.iter().rev().fold(0, |crc, byte| crc << 8 | u64::from(*byte))));
     });
     Some(list)
 }
 
 /// The cryptographic checksums of a description, if it has any that can be compared.
-pub(crate) fn strong(told: &FileChecksums) -> Option<SumList> {
-    let layout = told.layout();
+pub(crate) fn strong(reported: &FileChecksums) -> Option<SumList> {
+    let layout = reported.layout();
     if !layout.salt.is_empty() {
         return None;
     }
@@ -106,10 +106,10 @@ pub(crate) fn strong(told: &FileChecksums) -> Option<SumList> {
         },
         sum_len_bytes: 32,
         block_len_bytes: layout.block_len,
-        content_len_bytes: told.stamp().len_bytes,
+        content_len_bytes: reported.stamp().len_bytes,
         last: last_block(layout),
     });
-    each_block(told, |sum| list.push(sum));
+    each_block(reported, |sum| list.push(sum));
     Some(list)
 }
 
@@ -127,17 +127,17 @@ pub(crate) struct Synced {
 /// back. Blocks have `block_len` bytes; strong checksums are of the kind that the new end has
 /// (section 3.3.2), or SHA-256.
 pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expected: &[u8]) -> Synced {
-    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
-    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
-    let is_padded = told_new.layout().tail == Tail::ZeroPadded;
+    let (base_checksums, new_checksums) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &base_checksums), Content::new(new, &new_checksums));
+    let is_padded = new_checksums.layout().tail == Tail::ZeroPadded;
     let params = SignatureParams {
         block_len_bytes: block_len,
-        weak: match (told_new.layout().kind, is_padded) {
+        weak: match (new_checksums.layout().kind, is_padded) {
             (Kind::Crc32, true) => WeakKind::Crc32Padded,
             (_, true) => WeakKind::Crc32cPadded,
             (_, false) => WeakKind::Crc32c,
         },
-        strong: match (told_new.layout().kind, is_padded) {
+        strong: match (new_checksums.layout().kind, is_padded) {
             (Kind::Blake2b256, true) => StrongKind::Blake2b256Padded,
             (Kind::Blake2b256, false) => StrongKind::Blake2b256,
             (_, true) => StrongKind::Sha256Padded,
@@ -146,7 +146,7 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
         strong_len_bytes: 32,
         seed: 0,
     };
-    let len_bytes = told_base.stamp().len_bytes;
+    let len_bytes = base_checksums.stamp().len_bytes;
     let mut writer = SignatureWriter::new(Vec::new(), params, len_bytes).unwrap();
     let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
@@ -160,16 +160,16 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
     let signature = Signature::read(&signature[..], 1 << 20).unwrap();
     let base_read_bytes = base_content.read_bytes.get();
     let known = Known {
-        crcs: crcs(&told_new).map(CrcSums),
-        strong: strong(&told_new),
+        crcs: crcs(&new_checksums).map(CrcSums),
+        strong: strong(&new_checksums),
     };
     let mut stats = FindStats::default();
-    let new_len = told_new.stamp().len_bytes;
+    let new_len = new_checksums.stamp().len_bytes;
     let delta_len = through_a_delta(&base_content, new_len, expected, |sink| {
         stats = find_sky(&signature, known, &new_content, new_len, sink).unwrap().1;
     });
     // The result counts only if the new content did not change meanwhile.
-    assert!(new.is_unchanged(told_new.stamp()).unwrap());
+    assert!(new.is_unchanged(new_checksums.stamp()).unwrap());
     Synced {
         stats,
         new_read_bytes: new_content.read_bytes.get(),
@@ -187,21 +187,24 @@ pub(crate) fn chunked(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> S
 /// The same with chunks of other lengths: the CRCs of chunks shorter than a source's blocks cannot
 /// be derived.
 pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
-    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
-    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
-    let list_of = |told: &FileChecksums, content: &Content<'_>| -> (ChunkList, u64) {
-        let mut crcs = RangeCrcs::new(crcs(told).expect("no CRCs"));
+    let (base_checksums, new_checksums) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &base_checksums), Content::new(new, &new_checksums));
+    let list_of = |reported: &FileChecksums, content: &Content<'_>| -> (ChunkList, u64) {
+        let mut crcs = RangeCrcs::new(crcs(reported).expect("no CRCs"));
         let (list, stats) = list_chunks_with_crcs(content, None, params, &mut crcs).unwrap();
         (list, stats.summed_bytes)
     };
-    let (base_list, summed) = list_of(&told_base, &base_content);
+    let (base_list, summed) = list_of(&base_checksums, &base_content);
     // Storage's checksums save the summing, as intended.
-    assert!(summed < told_base.stamp().len_bytes / 2, "{summed} bytes were summed");
-    let (new_list, _) = list_of(&told_new, &new_content);
+    assert!(
+        summed < base_checksums.stamp().len_bytes / 2,
+        "{summed} bytes were summed"
+    );
+    let (new_list, _) = list_of(&new_checksums, &new_content);
     let runs = match_chunks(&new_list, &base_list);
     let (answer, base_read_bytes) = prove_matches(&new_list, &runs, &base_content, MatchParams::new(7)).unwrap();
     let mut stats = FindStats::default();
-    let new_len = told_new.stamp().len_bytes;
+    let new_len = new_checksums.stamp().len_bytes;
     let delta_len = through_a_delta(&base_content, new_len, expected, |sink| {
         let mut finder = ChunkFinder::new(&new_list, &answer, sink);
         let mut buffer = vec![0; 1 << 20];
@@ -214,7 +217,7 @@ pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Sourc
         }
         stats = finder.finish().unwrap().1;
     });
-    assert!(new.is_unchanged(told_new.stamp()).unwrap());
+    assert!(new.is_unchanged(new_checksums.stamp()).unwrap());
     Synced {
         stats,
         new_read_bytes: new_content.read_bytes.get(),
@@ -236,10 +239,10 @@ fn name_kind(kind: Kind) -> Option<NameKind> {
 }
 
 /// The chunks that a store has cut and named; `None` for another kind of source.
-fn names(told: &FileChecksums) -> Option<NamedChunks> {
-    let kind = told.layout().kind;
+fn names(reported: &FileChecksums) -> Option<NamedChunks> {
+    let kind = reported.layout().kind;
     let mut list = NamedChunks::new(name_kind(kind)?);
-    for run in told.runs() {
+    for run in reported.runs() {
         let Run::Chunks { range, ends, sums } = run else {
             return None;
         };
@@ -256,19 +259,19 @@ fn names(told: &FileChecksums) -> Option<NamedChunks> {
 /// 3.1). A base in such a store is also known by its list; another base is summed where the new
 /// content's chunks would lie.
 pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
-    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
-    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
-    let list = names(&told_new).expect("no named chunks");
-    let base_list = names(&told_base).filter(|own| own.kind() == list.kind());
+    let (base_checksums, new_checksums) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &base_checksums), Content::new(new, &new_checksums));
+    let list = names(&new_checksums).expect("no named chunks");
+    let base_list = names(&base_checksums).filter(|own| own.kind() == list.kind());
     let base_list = base_list.unwrap_or_else(|| {
         let layout = Layout {
             tail: Tail::AsIs,
-            ..told_new.layout().clone()
+            ..new_checksums.layout().clone()
         };
         let mut summed = NamedChunks::new(list.kind());
         for len in list.lens() {
             let start = summed.content_len_bytes();
-            let len = len.min(told_base.stamp().len_bytes - start);
+            let len = len.min(base_checksums.stamp().len_bytes - start);
             let mut bytes = vec![0; len as usize];
             base_content.read_range(start, &mut bytes).unwrap();
             let mut name = Vec::new();
@@ -281,10 +284,10 @@ pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Syn
     });
     let base_read_bytes = base_content.read_bytes.get();
     let mut stats = FindStats::default();
-    let delta_len = through_a_delta(&base_content, told_new.stamp().len_bytes, expected, |sink| {
+    let delta_len = through_a_delta(&base_content, new_checksums.stamp().len_bytes, expected, |sink| {
         stats = find_named(&base_list, &list, &new_content, sink).unwrap().1;
     });
-    assert!(new.is_unchanged(told_new.stamp()).unwrap() && base.is_unchanged(told_base.stamp()).unwrap());
+    assert!(new.is_unchanged(new_checksums.stamp()).unwrap() && base.is_unchanged(base_checksums.stamp()).unwrap());
     Synced {
         stats,
         new_read_bytes: new_content.read_bytes.get(),
@@ -296,9 +299,9 @@ pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Syn
 /// A sync whose ends already know which ranges differ in place: the new content's ranges are sent,
 /// the base is not read.
 pub(crate) fn in_place(base: &dyn Source, new: &dyn Source, differing: &ExtentSet, expected: &[u8]) -> Synced {
-    let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
-    let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
-    let new_len = told_new.stamp().len_bytes;
+    let (base_checksums, new_checksums) = (base.collect().unwrap(), new.collect().unwrap());
+    let (base_content, new_content) = (Content::new(base, &base_checksums), Content::new(new, &new_checksums));
+    let new_len = new_checksums.stamp().len_bytes;
     let mut stats = FindStats::default();
     let mut base_read_bytes = 0;
     let delta_len = through_a_delta(&base_content, new_len, expected, |mut sink| {
@@ -320,7 +323,7 @@ pub(crate) fn in_place(base: &dyn Source, new: &dyn Source, differing: &ExtentSe
         }
         base_read_bytes = base_content.read_bytes.get();
     });
-    assert!(new.is_unchanged(told_new.stamp()).unwrap());
+    assert!(new.is_unchanged(new_checksums.stamp()).unwrap());
     Synced {
         stats,
         new_read_bytes: new_content.read_bytes.get(),

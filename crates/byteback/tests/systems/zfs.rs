@@ -56,9 +56,9 @@ fn collect(path: &Path) -> byteback_checksums::source::Result<FileChecksums> {
 fn verified(path: &Path) -> (FileChecksums, u64) {
     let (file, programs) = (File::open(path).unwrap(), installed());
     let source = ZfsSource::new(&file, &programs).unwrap();
-    let told = source.collect().unwrap();
-    let verified = verify(&source, &told).unwrap();
-    (told, verified.blocks)
+    let reported = source.collect().unwrap();
+    let verified = verify(&source, &reported).unwrap();
+    (reported, verified.blocks)
 }
 
 #[test]
@@ -87,10 +87,10 @@ fn guest_files_are_told_and_true() {
         for &len in lens {
             let file = path.join(format!("of{len}"));
             std::fs::write(&file, noise(len as u64 + 1, len)).unwrap();
-            let (told, blocks) = verified(&file);
-            assert_eq!(told.unknown_bytes(), 0, "{name}, {len}");
+            let (reported, blocks) = verified(&file);
+            assert_eq!(reported.unknown_bytes(), 0, "{name}, {len}");
             assert_eq!(blocks, len.div_ceil(record) as u64, "{name}, {len}");
-            assert!(len == 0 || told.layout().kind == kind);
+            assert!(len == 0 || reported.layout().kind == kind);
         }
     }
     let path = dataset("sparse", &[]);
@@ -166,10 +166,10 @@ fn guest_what_was_written_just_now_is_told() {
                 "{said:?}"
             );
         }
-        let told = source.collect().unwrap();
-        assert!(verify(&source, &told).unwrap().blocks >= 3);
-        assert!(source.is_unchanged(told.stamp()).unwrap());
-        before = Some(told);
+        let reported = source.collect().unwrap();
+        assert!(verify(&source, &reported).unwrap().blocks >= 3);
+        assert!(source.is_unchanged(reported.stamp()).unwrap());
+        before = Some(reported);
     }
     // The same bytes written again are another state.
     file.write_all_at(&noise(2, 3 * RECORD), 0).unwrap();
@@ -247,7 +247,7 @@ fn guest_file_written_to_meanwhile_is_told_as_of_one_moment() {
         let zdb = Interrupted::new("zdb", call, &write);
         let programs = zdb.programs();
         let source = ZfsSource::new(&file, &programs).unwrap();
-        let told = source.collect().unwrap();
+        let reported = source.collect().unwrap();
         // After the first call the pointers show it, and the file is described anew. After the
         // second one the time shows it if the second differs; otherwise the description is of the
         // earlier state.
@@ -257,8 +257,8 @@ fn guest_file_written_to_meanwhile_is_told_as_of_one_moment() {
             calls => panic!("{call}: {calls} calls"),
         };
         assert!(std::fs::read(&path).unwrap() != old);
-        assert_eq!(source.is_unchanged(told.stamp()).unwrap(), is_anew, "{call}");
-        match verify(&source, &told) {
+        assert_eq!(source.is_unchanged(reported.stamp()).unwrap(), is_anew, "{call}");
+        match verify(&source, &reported) {
             Ok(verified) => assert_eq!((verified.blocks, is_anew), (8, true), "{call}"),
             Err(error) => assert!(
                 !is_anew && matches!(error, VerifyError::Source(SourceError::ChangedMeanwhile)),
@@ -285,7 +285,7 @@ fn guest_what_rots_on_the_device_is_noticed() {
     std::fs::write(&path, noise(1, 200 << 12)).unwrap();
     let (file, programs) = (File::open(&path).unwrap(), installed());
     let source = ZfsSource::new(&file, &programs).unwrap();
-    let told = source.collect().unwrap();
+    let reported = source.collect().unwrap();
     let number = file.metadata().unwrap().ino().to_string();
     let output = Command::new("zdb")
         .args(["-ddddd", "-bbbbbb", "byteback/rotten", &number])
@@ -312,7 +312,7 @@ fn guest_what_rots_on_the_device_is_noticed() {
     let error = source.collect().unwrap_err();
     assert!(error.to_string().contains("not all blocks are listed"), "{error}");
     heal(&device);
-    assert_eq!(source.collect().unwrap(), told);
+    assert_eq!(source.collect().unwrap(), reported);
     let record = said
         .lines()
         .filter(|line| line.contains("[L0 ZFS plain file]"))
@@ -320,7 +320,7 @@ fn guest_what_rots_on_the_device_is_noticed() {
         .unwrap();
     let heal = spoil(record);
     // The daemon may have it in memory: then the original is read.
-    match verify(&source, &told) {
+    match verify(&source, &reported) {
         Ok(verified) => assert_eq!(verified.blocks, 200),
         Err(error) => assert!(
             matches!(

@@ -241,7 +241,7 @@ impl Lab {
     }
 
     fn folder_status(&self, machine: usize) -> Value {
-        self.on(machine, "status", &["--json"]).tells_health().line("folder")
+        self.on(machine, "status", &["--json"]).reports_health().line("folder")
     }
 
     /// The part of `status` about continuous sync on a machine.

@@ -118,7 +118,7 @@ fn what_does_not_fit_is_told_and_arrives_when_there_is_room() {
         problem.contains("No space left") || problem.contains("space"),
         "{status}"
     );
-    lab.on(1, "status", &[]).tells_health().says("space");
+    lab.on(1, "status", &[]).reports_health().says("space");
     // Existing files are not harmed.
     assert_eq!(fs::read_to_string(lab.machines[1].dir.join("before")).unwrap(), "fits");
     fs::write(lab.machines[0].dir.join("meanwhile"), "on the other one").unwrap();

@@ -5,8 +5,8 @@ use super::*;
 fn found(text: &str) -> Vec<(&'static str, usize)> {
     let files = BTreeMap::from([("crates/byteback-x/src/a.rs".to_owned(), text.as_bytes().to_vec())]);
     let places = find(&files);
-    let told = places.iter().map(|((_, rule), found)| (rule.name(), found.len()));
-    told.collect()
+    let reported = places.iter().map(|((_, rule), found)| (rule.name(), found.len()));
+    reported.collect()
 }
 
 #[test]

@@ -54,7 +54,7 @@ const fn metric(name: &'static str, unit: &'static str) -> Metric {
 
 /// The equipment of all rounds. Fields are dropped in order: the mount before the server, and the
 /// folder last.
-struct Stand {
+struct TestBed {
     mount: Mount,
     server: Server,
     byteback: Byteback,
@@ -92,7 +92,7 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
     let server = byteback.serve(&store)?;
     byteback.init(&server, &folder, SUITE)?;
     let mount = byteback.mount(&folder, Some(&point))?;
-    let stand = Stand {
+    let test_bed = TestBed {
         mount,
         server,
         byteback,
@@ -105,32 +105,32 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
         "first backups, then {backups} more beside restic {}",
         restic::version()?
     ));
-    ours(&stand)?;
-    theirs(&stand)?;
+    ours(&test_bed)?;
+    theirs(&test_bed)?;
     let mut last_snapshot = None;
     let results = {
         let mut contenders = vec![
             Contender::new(OURS, || {
-                let (measures, snapshot) = ours(&stand)?;
+                let (measures, snapshot) = ours(&test_bed)?;
                 last_snapshot = snapshot;
                 Ok(measures)
             }),
-            Contender::new(PEER, || theirs(&stand)),
+            Contender::new(PEER, || theirs(&test_bed)),
         ];
         let before = |round: usize| {
             tell(&format!("backup {round} of {backups}"));
-            change(stand.mount.point(), image_bytes, round as u64)
+            change(test_bed.mount.point(), image_bytes, round as u64)
         };
         alternate_after(backups, before, &mut contenders)?
     };
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
-    let restored = restore_both(&stand, snapshot)?;
+    let restored = restore_both(&test_bed, snapshot)?;
     let mut records: Vec<Record> = METRICS
         .into_iter()
         .filter_map(|metric| record(SUITE, "each backup", metric, &results))
         .collect();
     records.extend(record(SUITE, "restore of the newest", metric("wall", "s"), &restored));
-    stand.mount.unmount()?;
+    test_bed.mount.unmount()?;
     Ok(records)
 }
 
@@ -144,15 +144,15 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-fn ours(stand: &Stand) -> Result<(Measures, Option<u64>), SuiteError> {
-    let before = disk_usage(&stand.store)?;
-    stand.mount.reset_peak()?;
-    let backup = stand.byteback.backup(&stand.server, &stand.mount, |_| ())?;
+fn ours(test_bed: &TestBed) -> Result<(Measures, Option<u64>), SuiteError> {
+    let before = disk_usage(&test_bed.store)?;
+    test_bed.mount.reset_peak()?;
+    let backup = test_bed.byteback.backup(&test_bed.server, &test_bed.mount, |_| ())?;
     let measures = Measures::from([
         ("wall", backup.wall_s),
         ("CPU, all programs", backup.client_cpu_s() + backup.server.cpu_s),
         ("read by the client", mib(backup.client_read_bytes())),
-        ("growth of the store", mib(disk_usage(&stand.store)?) - mib(before)),
+        ("growth of the store", mib(disk_usage(&test_bed.store)?) - mib(before)),
         // The mount's and the command's: both run on the client.
         (
             "peak memory of the client",
@@ -162,36 +162,38 @@ fn ours(stand: &Stand) -> Result<(Measures, Option<u64>), SuiteError> {
     Ok((measures, backup.summary.snapshot_id))
 }
 
-fn theirs(stand: &Stand) -> Result<Measures, SuiteError> {
-    let before = disk_usage(stand.restic.repository())?;
-    let finished = stand.restic.backup(&stand.folder)?;
+fn theirs(test_bed: &TestBed) -> Result<Measures, SuiteError> {
+    let before = disk_usage(test_bed.restic.repository())?;
+    let finished = test_bed.restic.backup(&test_bed.folder)?;
     Ok(Measures::from([
         ("wall", finished.wall_s),
         ("CPU, all programs", finished.cost.cpu_s),
         ("read by the client", mib(finished.cost.read_bytes)),
         (
             "growth of the store",
-            mib(disk_usage(stand.restic.repository())?) - mib(before),
+            mib(disk_usage(test_bed.restic.repository())?) - mib(before),
         ),
         ("peak memory of the client", mib(finished.cost.peak_bytes)),
     ]))
 }
 
 /// Restores the newest backup of each, compares it with the folder, and returns how long it took.
-fn restore_both(stand: &Stand, snapshot: u64) -> Result<Results, SuiteError> {
+fn restore_both(test_bed: &TestBed, snapshot: u64) -> Result<Results, SuiteError> {
     let mut results = Results::new();
     for name in [OURS, PEER] {
         tell(&format!("restoring and comparing what {name} has"));
-        let target = stand.scratch.folder("restored")?;
+        let target = test_bed.scratch.folder("restored")?;
         let (restored, finished) = match name {
             OURS => {
                 let restored = target.join("folder");
-                let finished = stand.byteback.restore(&stand.folder, snapshot, &restored, |_| ())?;
+                let finished = test_bed
+                    .byteback
+                    .restore(&test_bed.folder, snapshot, &restored, |_| ())?;
                 (restored, finished)
             }
-            _ => stand.restic.restore(&stand.folder, &target)?,
+            _ => test_bed.restic.restore(&test_bed.folder, &target)?,
         };
-        let comparison = compare(&stand.folder, &restored, |_| ())?;
+        let comparison = compare(&test_bed.folder, &restored, |_| ())?;
         if !comparison.is_equal() {
             return Err(format!("what {name} restored differs: {}", comparison.told.join("; ")).into());
         }

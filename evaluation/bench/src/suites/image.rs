@@ -63,7 +63,7 @@ const fn metric(name: &'static str, unit: &'static str, goal: Option<Goal>) -> M
 
 /// The equipment of all rounds. Fields are dropped in order: the mount before the server, and the
 /// folder last.
-struct Stand {
+struct TestBed {
     mount: Mount,
     server: Server,
     byteback: Byteback,
@@ -89,7 +89,7 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
     let mount = byteback.mount(&folder, Some(&point))?;
     tell("first backup");
     byteback.backup(&server, &mount, |_| ())?;
-    let stand = Stand {
+    let test_bed = TestBed {
         mount,
         server,
         byteback,
@@ -101,9 +101,9 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
         ("random pieces", &[PEER][..], Vec::new()),
         ("pieces of source text", &[PEER, PEER_COMPRESSING][..], source_text()?),
     ] {
-        records.extend(run_case(&stand, case, peers, &text, image_bytes, options.runs)?);
+        records.extend(run_case(&test_bed, case, peers, &text, image_bytes, options.runs)?);
     }
-    stand.mount.unmount()?;
+    test_bed.mount.unmount()?;
     Ok(records)
 }
 
@@ -113,7 +113,7 @@ fn tell(what: &str) {
 }
 
 fn run_case(
-    stand: &Stand,
+    test_bed: &TestBed,
     case: &'static str,
     peers: &[&'static str],
     text: &[u8],
@@ -123,19 +123,19 @@ fn run_case(
     let mut destinations = Vec::new();
     for peer in peers {
         tell(&format!("{case}: a copy for {peer} to begin with"));
-        let destination = stand.scratch.path().join(format!("destination of {peer}"));
+        let destination = test_bed.scratch.path().join(format!("destination of {peer}"));
         run_program(
             program("cp")
                 .args(["-a", "--no-target-directory"])
-                .arg(&stand.folder)
+                .arg(&test_bed.folder)
                 .arg(&destination),
         )?;
         destinations.push((*peer, destination));
     }
-    let work = stand.scratch.path();
+    let work = test_bed.scratch.path();
     let mut last_snapshot = None;
     let mut contenders = vec![Contender::new(OURS, || {
-        let backup = measured_backup(stand)?;
+        let backup = measured_backup(test_bed)?;
         last_snapshot = backup.summary.snapshot_id;
         Ok(our_measures(&backup))
     })];
@@ -146,7 +146,7 @@ fn run_case(
                 options.push("-z");
             }
             Ok(their_measures(
-                &Rsync::new(destination, work).transfer(&stand.folder, &options)?,
+                &Rsync::new(destination, work).transfer(&test_bed.folder, &options)?,
             ))
         }));
     }
@@ -154,18 +154,20 @@ fn run_case(
         tell(&format!("{case}: round {round} of {runs}"));
         // Another seed for each round of each case.
         let seed = (text.len() + round) as u64;
-        change(&stand.mount.point().join("image"), image_bytes, text, seed)
+        change(&test_bed.mount.point().join("image"), image_bytes, text, seed)
     };
     let results = alternate_after(runs, before, &mut contenders)?;
     drop(contenders);
 
     tell(&format!("{case}: comparing the restored data"));
-    let restored = stand.scratch.path().join("restored");
+    let restored = test_bed.scratch.path().join("restored");
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
-    stand.byteback.restore(&stand.folder, snapshot, &restored, |_| ())?;
+    test_bed
+        .byteback
+        .restore(&test_bed.folder, snapshot, &restored, |_| ())?;
     destinations.push((OURS, restored));
     for (name, copy) in destinations {
-        let comparison = compare(&stand.folder, &copy, |_| ())?;
+        let comparison = compare(&test_bed.folder, &copy, |_| ())?;
         if !comparison.is_equal() {
             return Err(format!(
                 "{case}: the data that {name} kept differs: {}",
@@ -181,10 +183,10 @@ fn run_case(
         .collect())
 }
 
-fn measured_backup(stand: &Stand) -> Result<Backup, SuiteError> {
-    stand.mount.reset_peak()?;
-    stand.server.reset_peak()?;
-    stand.byteback.backup(&stand.server, &stand.mount, |_| ())
+fn measured_backup(test_bed: &TestBed) -> Result<Backup, SuiteError> {
+    test_bed.mount.reset_peak()?;
+    test_bed.server.reset_peak()?;
+    test_bed.byteback.backup(&test_bed.server, &test_bed.mount, |_| ())
 }
 
 // All below 2^53.

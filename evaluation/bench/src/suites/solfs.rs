@@ -19,13 +19,13 @@ mod applications;
 mod getdiff;
 mod jobs;
 mod log_memory;
-mod log_stand;
+mod log_test_bed;
 mod micro;
 mod million;
 mod pace;
 mod speed;
-mod stand;
 mod sync;
+mod test_bed;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -150,7 +150,7 @@ fn a_packed_piece_gives_no_more_than_it_may() {
 }
 
 #[test]
-fn what_would_not_become_shorter_is_not_packed() {
+fn packed_batch_leaves_incompressible_bytes_alone() {
     assert!(packed(b"").is_none());
     assert!(packed(b"BYBATCH").is_none());
     let mut long = b"BYBATCH\x01".to_vec();
@@ -196,7 +196,7 @@ const GOLDEN: &str =
 
 proptest! {
     #[test]
-    fn what_is_packed_is_what_is_read(content in prop::collection::vec(any::<u8>(), 0..4000)) {
+    fn packed_batch_reads_back_as_it_was_packed(content in prop::collection::vec(any::<u8>(), 0..4000)) {
         let plain = small_batch(&content);
         let packed = packed(&plain).unwrap();
         prop_assert!(packed.len() < plain.len());

@@ -23,8 +23,8 @@ use super::{Examined, Place, Stop, disorder};
 use crate::monitor::check_cancelled;
 use byteback_api::Digest;
 use byteback_control::{
-    ErrorKind, LEAF_LEN_BYTES, LeafKind as ToldKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold, Piece,
-    ServiceError,
+    ErrorKind, LEAF_LEN_BYTES, LeafKind as WireLeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary,
+    Piece, ServiceError,
 };
 use byteback_delta::Base;
 use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock};
@@ -55,7 +55,7 @@ pub(super) struct KnownContent {
     pub(super) holes: Vec<ByteRange>,
     /// CRCs of its leaves.
     pub(super) crcs: Option<CrcList>,
-    pub(super) told: LeavesTold,
+    pub(super) reported: LeavesSummary,
     kept: Option<KeptLeaves>,
 }
 
@@ -74,7 +74,7 @@ impl KnownContent {
                 return Err(disorder("its leaves differ on the second reading"));
             }
             self.sums = again.sums;
-            self.told.read_bytes += again.told.read_bytes;
+            self.reported.read_bytes += again.reported.read_bytes;
             return Ok(self);
         };
         let mut left = LeftSums::new(answer)?;
@@ -198,11 +198,11 @@ fn crc_and_leaf(entry: &[u8]) -> (Option<u32>, Option<&Leaf>) {
 }
 
 /// The kind of leaves in the terms of deltas.
-fn kind_of(kind: ToldKind) -> LeafKind {
+fn kind_of(kind: WireLeafKind) -> LeafKind {
     match kind {
-        ToldKind::Sha256 => LeafKind::Sha256,
-        ToldKind::Blake2b256 => LeafKind::Blake2b256,
-        ToldKind::Blake3 => LeafKind::Blake3,
+        WireLeafKind::Sha256 => LeafKind::Sha256,
+        WireLeafKind::Blake2b256 => LeafKind::Blake2b256,
+        WireLeafKind::Blake3 => LeafKind::Blake3,
     }
 }
 
@@ -220,16 +220,16 @@ pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop
     match place.job.tree.leaf_offer(place.cut, file.node) {
         Ok(offer) => Ok(Offer {
             offer,
-            is_told: true,
+            is_reported: true,
             kept_len_max_bytes,
         }),
         Err(error) if error.kind == ErrorKind::Protocol => Ok(Offer {
             offer: LeafOffer {
-                kind: ToldKind::Blake3,
+                kind: WireLeafKind::Blake3,
                 source: LeafSource::Read,
                 has_crcs: true,
             },
-            is_told: false,
+            is_reported: false,
             kept_len_max_bytes,
         }),
         Err(error) => Err(failed(error)),
@@ -240,7 +240,7 @@ pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     offer: LeafOffer,
-    is_told: bool,
+    is_reported: bool,
     kept_len_max_bytes: u64,
 }
 
@@ -275,13 +275,13 @@ pub(super) fn know(
     let is_kept = answer.is_none() && file.attributes.size <= offered.kept_len_max_bytes;
     let begin = || Making::begin(file.attributes.size, request, with_list, is_kept, answer);
     let mut making = begin()?;
-    if !offered.is_told {
+    if !offered.is_reported {
         let read_bytes = read(place, file, &mut making)?;
         let source = LeafSource::Read;
-        return making.end(LeavesTold { source, read_bytes });
+        return making.end(LeavesSummary { source, read_bytes });
     }
     let mut own_error = None;
-    let told = job.tree.leaf_sums(place.cut, file.node, request, &mut |piece| {
+    let reported = job.tree.leaf_sums(place.cut, file.node, request, &mut |piece| {
         let taken = check_cancelled(job.monitor).map_err(Stop::from).and_then(|()| {
             let start = match piece {
                 LeafPiece::Sums { offset, .. } => offset,
@@ -300,7 +300,7 @@ pub(super) fn know(
     if let Some(error) = own_error {
         return Err(error);
     }
-    making.end(told.map_err(failed)?)
+    making.end(reported.map_err(failed)?)
 }
 
 /// Sums the file's bytes; returns how many were read.
@@ -482,7 +482,7 @@ impl Making {
         Ok(())
     }
 
-    fn end(mut self, told: LeavesTold) -> Result<KnownContent, Stop> {
+    fn end(mut self, reported: LeavesSummary) -> Result<KnownContent, Stop> {
         let position = self.position;
         let digest = self.digest.finish_with_groups().filter(|_| position == self.len);
         let (digest, groups) = digest.ok_or_else(|| disorder(&format!("its leaves end at {position}")))?;
@@ -493,7 +493,7 @@ impl Making {
             groups,
             holes: self.holes,
             crcs: self.crcs,
-            told,
+            reported,
             kept: self.kept,
         })
     }

@@ -54,11 +54,11 @@ pub(super) fn find(
     let mut matched = MatchedContent::new(&list, FoundFile::new(place, file, list.base_len_bytes(), stream));
     let hold = Hold::for_last_look(len, params.block_len_bytes.into(), place.job.options.limits.extents_max);
     read_ranges(place, file.node, hold, list.missing(), &mut |piece| {
-        let told = match piece {
+        let reported = match piece {
             Piece::Hole(range) => matched.push_hole(range),
             Piece::Data { offset, bytes } => matched.push(offset, bytes),
         };
-        told.map_err(into_stop)
+        reported.map_err(into_stop)
     })?;
     let (found_file, mut found) = matched.finish().map_err(into_stop)?;
     found.examined_bytes = content.data_bytes;

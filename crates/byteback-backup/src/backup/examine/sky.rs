@@ -73,7 +73,7 @@ pub(super) fn find(
         let known = know(place, file, offer, with_list, Some(&answer))?;
         (answer, known)
     };
-    if known.told.source == LeafSource::Read {
+    if known.reported.source == LeafSource::Read {
         *note = Some(Fallback::NotSummed);
     }
     sums.forget(file.node);
@@ -90,7 +90,7 @@ pub(super) fn find(
         }
         Way::Chunked => find_chunks(place, file, &answer, beside.finish(), known.crcs, &content, sink)?,
     };
-    found.examined_bytes += known.told.read_bytes;
+    found.examined_bytes += known.reported.read_bytes;
     let proof = Proof::leaves(known.digest, offer.kind());
     // Even without copies: the bytes sent were not read when the digest was made.
     let stats = found_file.sink.finish(proof, true, &[])?;

@@ -37,7 +37,7 @@ impl LargeFiles {
     /// Lists the tree.
     pub(super) fn list(limits: &SearchLimits, ask: AskPage<'_>) -> Result<Self, ServerError> {
         let mut files = Self::default();
-        let mut met = HashSet::new();
+        let mut visited = HashSet::new();
         let (mut pages, mut kept) = (0, 0);
         // The root is asked for by its path.
         let mut to_do: VecDeque<(Option<FileId>, Vec<u8>)> = VecDeque::from([(None, Vec::new())]);
@@ -56,7 +56,7 @@ impl LargeFiles {
                     let (name, node) = (entry.name.as_bytes(), entry.node);
                     let attributes = &node.attributes;
                     match attributes.kind {
-                        NodeKind::Directory if met.insert(node.id) && to_do.len() < limits.listing_pages_max => {
+                        NodeKind::Directory if visited.insert(node.id) && to_do.len() < limits.listing_pages_max => {
                             to_do.push_back((Some(node.id), join_path(&path, name)));
                         }
                         NodeKind::File

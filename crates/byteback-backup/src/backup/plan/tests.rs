@@ -1,6 +1,6 @@
 use super::*;
 
-fn known(log: LogSays) -> Known {
+fn known(log: LogKnowledge) -> Known {
     Known {
         choice: DeltaChoice::Auto,
         log,
@@ -39,20 +39,20 @@ fn unasked() -> Told {
 }
 
 #[test]
-fn what_costs_least_is_chosen() {
-    let untracked = LogSays::Whole(WholeReason::Untracked);
+fn plan_chooses_the_cheapest_method() {
+    let untracked = LogKnowledge::Whole(WholeReason::Untracked);
     let little = Told {
         sent_share: Some(0.01),
         ..Told::default()
     };
     let chosen = |known: Known| plan(&known, &mut little.clone()).map(|plan| (plan.method, plan.cause, plan.fallback));
-    assert_eq!(chosen(known(LogSays::Unchanged)), None);
+    assert_eq!(chosen(known(LogKnowledge::Unchanged)), None);
     assert_eq!(
-        chosen(known(LogSays::Ranges)),
+        chosen(known(LogKnowledge::Ranges)),
         Some((DeltaMethod::Log, Cause::LogKnew, None))
     );
     assert_eq!(
-        chosen(known(LogSays::Rewritten)),
+        chosen(known(LogKnowledge::Rewritten)),
         Some((DeltaMethod::Rsync, Cause::Rewritten, None))
     );
     let cause = Cause::Whole(WholeReason::Untracked);
@@ -85,17 +85,17 @@ fn what_costs_least_is_chosen() {
     }
     let new = Known {
         server_has: false,
-        ..known(LogSays::Unchanged)
+        ..known(LogKnowledge::Unchanged)
     };
     assert_eq!(chosen(new), Some((DeltaMethod::Full, Cause::New, None)));
 }
 
 #[test]
-fn what_is_asked_for_is_done_where_it_can_be_done() {
+fn plan_follows_the_requested_method_where_possible() {
     for log in [
-        LogSays::Ranges,
-        LogSays::Rewritten,
-        LogSays::Whole(WholeReason::Interrupted),
+        LogKnowledge::Ranges,
+        LogKnowledge::Rewritten,
+        LogKnowledge::Whole(WholeReason::Interrupted),
     ] {
         for (choice, method) in [
             (DeltaChoice::Rsync, DeltaMethod::Rsync),
@@ -113,7 +113,7 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
                 (method, Cause::Asked, None)
             );
             let unchanged = Known {
-                log: LogSays::Unchanged,
+                log: LogKnowledge::Unchanged,
                 ..asked
             };
             assert_eq!(plan(&unchanged, &mut unasked()), None);
@@ -127,14 +127,14 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
 }
 
 #[test]
-fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
+fn plan_sends_unsearchable_files_whole_with_the_reason() {
     // Without a round trip, even a short file is worth a question.
     let rewritten = Known {
         conditions: Conditions {
             round_trip_ns: 0,
             ..Conditions::default()
         },
-        ..known(LogSays::Rewritten)
+        ..known(LogKnowledge::Rewritten)
     };
     let little = Told {
         sent_share: Some(0.01),
@@ -188,7 +188,7 @@ fn plan_falls_back_only_for_methods_needing_a_missing_call() {
             let asked = Known {
                 choice,
                 answers,
-                ..known(LogSays::Rewritten)
+                ..known(LogKnowledge::Rewritten)
             };
             let fallback = plan(&asked, &mut unasked()).unwrap().fallback;
             assert_eq!(
@@ -204,7 +204,7 @@ fn plan_falls_back_only_for_methods_needing_a_missing_call() {
 fn the_record_of_former_backups_is_asked_only_if_it_decides() {
     let rewritten = Known {
         size_bytes: 100 << 20,
-        ..known(LogSays::Rewritten)
+        ..known(LogKnowledge::Rewritten)
     };
     // Over a slow link even a small match is worth a search, over a fast one hardly any is.
     let over = |megabits_per_s: u64| Known {
@@ -222,17 +222,17 @@ fn the_record_of_former_backups_is_asked_only_if_it_decides() {
         },
         ..over(1)
     };
-    let told = |sent_share| Told {
+    let reported = |sent_share| Told {
         sent_share: Some(sent_share),
         ..Told::default()
     };
-    let planned = |known: &Known, told: &mut Told| plan(known, told).map(|plan| (plan.method, plan.fallback));
+    let planned = |known: &Known, reported: &mut Told| plan(known, reported).map(|plan| (plan.method, plan.fallback));
     for share in [0.02, 0.2] {
-        let found = planned(&over(100), &mut told(share)).unwrap();
+        let found = planned(&over(100), &mut reported(share)).unwrap();
         assert_eq!(found.1, None, "{share}: {found:?}");
     }
     assert_eq!(
-        planned(&over(100), &mut told(1.0)),
+        planned(&over(100), &mut reported(1.0)),
         Some((DeltaMethod::Full, Some(Fallback::CostsLess)))
     );
     let busy = Known {
@@ -250,7 +250,7 @@ fn the_record_of_former_backups_is_asked_only_if_it_decides() {
 }
 
 #[test]
-fn only_what_the_server_can_do_is_chosen() {
+fn plan_chooses_only_methods_the_server_supports() {
     let none = {
         let mut none = Answers::ALL;
         none.end();
@@ -267,13 +267,13 @@ fn only_what_the_server_can_do_is_chosen() {
                 };
                 let known = Known {
                     answers,
-                    ..known(LogSays::Rewritten)
+                    ..known(LogKnowledge::Rewritten)
                 };
-                let mut told = Told {
+                let mut reported = Told {
                     sent_share: Some(0.01),
                     ..Told::default()
                 };
-                let planned = plan(&known, &mut told).unwrap();
+                let planned = plan(&known, &mut reported).unwrap();
                 if answers == none {
                     assert_eq!(planned.fallback, Some(Fallback::NoSignature));
                 } else {

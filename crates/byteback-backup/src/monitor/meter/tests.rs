@@ -6,16 +6,16 @@ use super::*;
 
 /// Everything that a monitor received.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Course {
+struct EventTotals {
     wholes: Vec<(u64, u64)>,
     nodes: u64,
     bytes: u64,
 }
 
 #[derive(Default)]
-struct Heard(Mutex<Course>);
+struct RecordingMonitor(Mutex<EventTotals>);
 
-impl Monitor for Heard {
+impl Monitor for RecordingMonitor {
     fn event(&self, event: Event<'_>) {
         let mut heard = self.0.lock().unwrap();
         match event {
@@ -28,10 +28,10 @@ impl Monitor for Heard {
 }
 
 #[test]
-fn what_is_done_reaches_the_whole_and_never_passes_it() {
+fn meter_reaches_the_total_and_never_exceeds_it() {
     for seed in 0..500 {
         let mut random = SplitMix64::new(seed);
-        let heard = Heard::default();
+        let heard = RecordingMonitor::default();
         let meter = Meter::new(&heard);
         let foreseen: Vec<u64> = (0..random.below(20)).map(|_| random.below(1000)).collect();
         let (nodes, bytes) = (foreseen.len() as u64, foreseen.iter().sum());
@@ -57,7 +57,7 @@ fn what_is_done_reaches_the_whole_and_never_passes_it() {
         meter.end();
         assert_eq!(
             *heard.0.lock().unwrap(),
-            Course {
+            EventTotals {
                 wholes: vec![(nodes, bytes)],
                 nodes,
                 bytes
@@ -68,14 +68,14 @@ fn what_is_done_reaches_the_whole_and_never_passes_it() {
 }
 
 #[test]
-fn nothing_is_held_back_where_no_whole_was_told() {
-    let heard = Heard::default();
+fn meter_holds_nothing_back_without_a_total() {
+    let heard = RecordingMonitor::default();
     let meter = Meter::new(&heard);
     meter.begin_node(10);
     meter.event(Event::BytesRead(100));
     meter.end_node(None);
     meter.end();
-    let all = Course {
+    let all = EventTotals {
         wholes: Vec::new(),
         nodes: 1,
         bytes: 100,

@@ -94,7 +94,7 @@ fn a_part_is_left_out_only_if_the_server_has_these_bytes() {
 }
 
 #[test]
-fn what_was_about_to_be_replaced_is_not_known_any_more() {
+fn push_record_forgets_what_was_about_to_be_replaced() {
     let (_temp, dir) = temporary();
     assert!(stage(&record(&dir, None), 1, b"one"));
     let second = record(&dir, Some(left(&dir)));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn who_is_not_root_is_told_before_what_needs_the_rights_of_root() {
+fn restore_warns_non_root_users_of_what_needs_root() {
     let of = |kind, uid, mode| Attributes {
         kind,
         mode,

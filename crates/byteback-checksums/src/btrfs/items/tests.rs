@@ -137,7 +137,7 @@ fn items_end_where_the_answer_ends() {
 }
 
 #[test]
-fn whatever_comes_is_taken_apart_in_bounded_time() {
+fn btrfs_items_of_any_bytes_parse_in_bounded_time() {
     let mut random = SplitMix64::new(1);
     let whole: Vec<u8> = (0..20)
         .flat_map(|n| item(257, 108, n << 12, &extent(1, 0, [1 << 30, 1 << 20], n << 12, 1 << 12)))

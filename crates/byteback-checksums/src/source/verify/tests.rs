@@ -7,7 +7,7 @@ use super::*;
 use crate::source::{Description, Extraction, Kind, Layout, Result, Stamp, Tail, Unknown};
 
 /// A file in memory, with a source that returns given answers.
-struct Told {
+struct ScriptedSource {
     content: Vec<u8>,
     layout: Layout,
     runs: Vec<(ByteRange, What)>,
@@ -23,7 +23,7 @@ enum What {
     Unknown,
 }
 
-struct Telling<'a>(&'a Told, usize);
+struct Telling<'a>(&'a ScriptedSource, usize);
 
 impl Extraction for Telling<'_> {
     fn layout(&self) -> &Layout {
@@ -67,7 +67,7 @@ impl Extraction for Telling<'_> {
     }
 }
 
-impl Source for Told {
+impl Source for ScriptedSource {
     fn description(&self) -> Description {
         crate::btrfs::DESCRIPTION
     }
@@ -90,7 +90,7 @@ impl Source for Told {
     }
 }
 
-fn made(random: &mut SplitMix64) -> Told {
+fn made(random: &mut SplitMix64) -> ScriptedSource {
     let kinds = [
         Kind::Crc32c,
         Kind::Crc64Nvme,
@@ -147,7 +147,7 @@ fn made(random: &mut SplitMix64) -> Told {
         content.extend(bytes);
         runs.push((range, known));
     }
-    Told {
+    ScriptedSource {
         content,
         layout,
         runs,
@@ -162,30 +162,31 @@ fn made(random: &mut SplitMix64) -> Told {
 fn every_difference_in_what_is_known_is_found() {
     for seed in 1..60 {
         let mut random = SplitMix64::new(seed);
-        let mut told = made(&mut random);
-        let sums = told.collect().unwrap();
-        let of = |wanted: fn(&What) -> bool, told: &Told| -> u64 {
-            told.runs
+        let mut reported = made(&mut random);
+        let sums = reported.collect().unwrap();
+        let of = |wanted: fn(&What) -> bool, reported: &ScriptedSource| -> u64 {
+            reported
+                .runs
                 .iter()
                 .filter(|run| wanted(&run.1))
                 .map(|run| run.0.len_bytes())
                 .sum()
         };
-        let verified = verify(&told, &sums).unwrap();
+        let verified = verify(&reported, &sums).unwrap();
         assert_eq!(
             verified.bytes,
-            of(|what| matches!(what, What::Sums(_) | What::Chunks(..)), &told),
+            of(|what| matches!(what, What::Sums(_) | What::Chunks(..)), &reported),
             "seed {seed}"
         );
         assert_eq!(
             verified.zero_bytes,
-            of(|what| matches!(what, What::Zeros), &told),
+            of(|what| matches!(what, What::Zeros), &reported),
             "seed {seed}"
         );
-        let at = random.below(told.content.len() as u64);
-        told.content[at as usize] ^= 1 << random.below(8);
-        let hit = told.runs.iter().find(|run| run.0.contains(at)).unwrap().1.clone();
-        match (hit, verify(&told, &sums)) {
+        let at = random.below(reported.content.len() as u64);
+        reported.content[at as usize] ^= 1 << random.below(8);
+        let hit = reported.runs.iter().find(|run| run.0.contains(at)).unwrap().1.clone();
+        match (hit, verify(&reported, &sums)) {
             (What::Unknown, Ok(again)) => assert_eq!(again, verified, "seed {seed}"),
             (What::Zeros, Err(VerifyError::NotZero { offset })) => assert_eq!(offset, at, "seed {seed}"),
             (What::Sums(_) | What::Chunks(..), Err(VerifyError::Differs { offset, len_bytes })) => {
@@ -194,9 +195,9 @@ fn every_difference_in_what_is_known_is_found() {
             (_, other) => panic!("seed {seed}: {other:?}"),
         }
         // A file that changed is not damaged.
-        told.is_changed.set(true);
+        reported.is_changed.set(true);
         assert!(matches!(
-            verify(&told, &sums),
+            verify(&reported, &sums),
             Err(VerifyError::Source(SourceError::ChangedMeanwhile))
         ));
     }
@@ -218,30 +219,30 @@ fn blocks_are_read_many_at_once() {
         for block in content.chunks(block_len as usize) {
             layout.append_sum(block, &mut sums);
         }
-        let told = Told {
+        let reported = ScriptedSource {
             runs: vec![(ByteRange::new(0, content.len() as u64).unwrap(), What::Sums(sums))],
             content: content.clone(),
             layout,
             is_changed: Cell::new(false),
             reads: Cell::new(0),
         };
-        let verified = verify(&told, &told.collect().unwrap()).unwrap();
+        let verified = verify(&reported, &reported.collect().unwrap()).unwrap();
         assert_eq!(verified.blocks, content.len().div_ceil(block_len as usize) as u64);
-        assert_eq!(told.reads.get(), 3, "{block_len}");
+        assert_eq!(reported.reads.get(), 3, "{block_len}");
     }
 }
 
 #[test]
 fn a_file_that_became_shorter_is_told() {
     let mut random = SplitMix64::new(3);
-    let mut told = made(&mut random);
-    while !told.runs.iter().any(|run| matches!(run.1, What::Sums(_))) {
-        told = made(&mut random);
+    let mut reported = made(&mut random);
+    while !reported.runs.iter().any(|run| matches!(run.1, What::Sums(_))) {
+        reported = made(&mut random);
     }
-    let sums = told.collect().unwrap();
-    told.content.clear();
+    let sums = reported.collect().unwrap();
+    reported.content.clear();
     assert!(matches!(
-        verify(&told, &sums),
+        verify(&reported, &sums),
         Err(VerifyError::Source(SourceError::ChangedMeanwhile))
     ));
 }

@@ -61,7 +61,7 @@ fn golden_values_of_version_1() {
 }
 
 #[test]
-fn what_is_read_back_is_what_was_written_or_nothing() {
+fn written_rows_read_back_as_written_or_not_at_all() {
     let mut random = SplitMix64::new(3);
     for _ in 0..200 {
         let mut chunk = Chunk::unknown();

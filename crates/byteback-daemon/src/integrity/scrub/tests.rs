@@ -18,9 +18,9 @@ fn every_byte_is_seen_in_order_at_the_rate_and_after_restarts() {
         while passage.passes() == 0 {
             steps += 1;
             if steps % restart_after == 0 {
-                let elder = passage.clone();
-                passage = Passage::new(options, Some(elder.position()));
-                passage.not_before_ns = elder.not_before_ns;
+                let older = passage.clone();
+                passage = Passage::new(options, Some(older.position()));
+                passage.not_before_ns = older.not_before_ns;
             }
             match passage.next(now_ns) {
                 Step::Wait(wait) => now_ns += wait.as_nanos() as u64,

@@ -343,8 +343,8 @@ fn journal_tells_landed_names_until_the_mark_passes_them() {
     drop(journal);
     // Notes that were not made durable are not promised.
     let mut journal = opened(Arc::new(disk.recover(1))).unwrap();
-    let told = journal.names().cloned().collect::<Vec<_>>();
-    assert!(told.starts_with(&[place("a"), place("b")]), "{told:?}");
+    let reported = journal.names().cloned().collect::<Vec<_>>();
+    assert!(reported.starts_with(&[place("a"), place("b")]), "{reported:?}");
     journal.marked(Position(5));
     assert!(!journal.names().any(|name| *name == place("a")));
     assert!(journal.names().any(|name| *name == place("b")));

@@ -196,7 +196,7 @@ impl LandingContent for Piece<'_> {
         }
     }
 
-    fn has_landed(&mut self) {
+    fn mark_landed(&mut self) {
         let Some((before_bytes, after_bytes)) = self.lens else {
             return;
         };
@@ -255,8 +255,8 @@ impl LandedFile {
             // The kernel knows the new end before any read shows it: a read that ends there does
             // not move an end that was reported later than the read was requested, and programs
             // would see zeros up to the old one.
-            self.watched.noticed().tell_len();
-            self.landing.tell_len(&self.file);
+            self.watched.noticed().report_len();
+            self.landing.report_len(&self.file);
             self.watched.noticed().show_end();
             // Pages that were read meanwhile hold old bytes behind the end, which a program that
             // lengthens the file would see.
@@ -276,7 +276,7 @@ impl LandedFile {
 impl Drop for LandedFile {
     fn drop(&mut self) {
         if self.watched.end_growth() {
-            self.landing.tell_len(&self.file);
+            self.landing.report_len(&self.file);
         }
     }
 }

@@ -70,7 +70,7 @@ impl LandingContent for Heal<'_> {
         Ok(())
     }
 
-    fn has_landed(&mut self) {}
+    fn mark_landed(&mut self) {}
 }
 
 impl LiveService {

@@ -91,7 +91,7 @@ pub(super) struct NodeWatch {
 pub(super) struct Noticed {
     overtaken: Option<Overtaken>,
     /// Whether the first piece has landed.
-    has_begun: bool,
+    has_started: bool,
     /// Ranges that programs changed since.
     theirs: ExtentSet,
     /// Whether a program set the length since.
@@ -113,7 +113,7 @@ impl Noticed {
         match &self.overtaken {
             Some(overtaken) => Err(overtaken.0.clone()),
             None => {
-                self.has_begun = true;
+                self.has_started = true;
                 Ok(())
             }
         }
@@ -177,7 +177,7 @@ impl Noticed {
 
     /// Lets the kernel know how long the file is: it has no pages from before the piece that lands.
     /// Reads still get the old bytes behind the end.
-    pub(super) fn tell_len(&mut self) {
+    pub(super) fn report_len(&mut self) {
         self.len_before = self.grown_from;
     }
 
@@ -249,7 +249,7 @@ impl NodeWatch {
 
     fn content(&self, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         let mut noticed = self.noticed.lock();
-        if !noticed.has_begun {
+        if !noticed.has_started {
             noticed.overtaken = Some(Overtaken("a program changed its content".to_owned()));
             return;
         }

@@ -5,7 +5,7 @@ use byteback_host::random::SplitMix64;
 use super::*;
 
 /// The leaves that the maker reports: the entry of each, or `None` for zeros.
-fn told(request: LeafRequest, pieces: &[(u64, Option<Vec<u8>>)]) -> Vec<Option<Vec<u8>>> {
+fn reported(request: LeafRequest, pieces: &[(u64, Option<Vec<u8>>)]) -> Vec<Option<Vec<u8>>> {
     let mut leaves = Vec::new();
     let mut sink = |piece: LeafPiece<'_>| {
         let at = leaves.len() as u64 * LEAF_LEN_BYTES;
@@ -52,10 +52,10 @@ fn leaves_do_not_depend_on_how_their_bytes_come() {
         let kind = [LeafKind::Sha256, LeafKind::Blake2b256, LeafKind::Blake3][random.below(3) as usize];
         let with_crcs = random.below(2) == 0;
         let request = LeafRequest { kind, with_crcs };
-        let told = told(request, &pieces);
-        assert_eq!(told.len(), content.len().div_ceil(4096), "seed {seed}");
-        for (told, leaf) in told.iter().zip(content.chunks(4096)) {
-            let Some(entry) = told else {
+        let reported = reported(request, &pieces);
+        assert_eq!(reported.len(), content.len().div_ceil(4096), "seed {seed}");
+        for (reported, leaf) in reported.iter().zip(content.chunks(4096)) {
+            let Some(entry) = reported else {
                 assert!(leaf.iter().all(|byte| *byte == 0), "seed {seed}");
                 continue;
             };

@@ -70,7 +70,7 @@ impl Rig {
 }
 
 #[test]
-fn only_what_is_proven_is_put_right_and_nobody_notices() {
+fn healing_repairs_only_proven_blocks_unnoticed() {
     let rig = Rig::new();
     let mut content = SplitMix64::new(21).bytes(4 * BLOCK as usize + 100);
     let node = rig.write("file", &content);
@@ -113,7 +113,7 @@ fn only_what_is_proven_is_put_right_and_nobody_notices() {
 }
 
 #[test]
-fn what_is_accepted_is_sent_as_it_is() {
+fn healing_sends_accepted_content_as_it_is() {
     let rig = Rig::new();
     let mut content = SplitMix64::new(23).bytes(3 * BLOCK as usize + 100);
     let node = rig.write("file", &content);
@@ -147,7 +147,7 @@ fn what_is_accepted_is_sent_as_it_is() {
 }
 
 #[test]
-fn what_lands_in_a_part_of_a_damaged_block_does_not_hide_it() {
+fn landing_in_a_damaged_block_does_not_hide_the_damage() {
     let rig = Rig::new();
     let content = SplitMix64::new(24).bytes(3 * BLOCK as usize);
     let node = rig.write("file", &content);

@@ -14,7 +14,7 @@ use crate::coverage::assert_saved;
 use crate::live::check_tree;
 use crate::live::server::{Node, Server};
 use crate::operations::{Op, Random, Side, generate, look, seed};
-use crate::saved::{Begun, Saved};
+use crate::saved::{OpenBackup, Saved};
 
 const UNQUEUED: Expected<'static> = Expected::Unqueued;
 
@@ -115,7 +115,7 @@ fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMi
 }
 
 #[test]
-fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
+fn landing_beside_programs_and_cuts_ends_in_the_same_tree() {
     let seed = seed();
     let mut random = SplitMix64::new(seed);
     let mut rig = Rig::new(|tree| {
@@ -158,7 +158,7 @@ fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
             }
             if random.below(30) == 0 {
                 match begun.take() {
-                    None => begun = Some(Begun::cut(&client, "other")),
+                    None => begun = Some(OpenBackup::cut(&client, "other")),
                     Some(cut) => {
                         cut.save(&client, &mut saved);
                         cuts += 1;
@@ -172,7 +172,7 @@ fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
     if let Some(cut) = begun.take() {
         cut.save(&client, &mut saved);
     }
-    Begun::cut(&client, "other").save(&client, &mut saved);
+    OpenBackup::cut(&client, "other").save(&client, &mut saved);
     assert_saved(CacheMode::Exact, &saved, &look(&tree), &|| format!("seed {seed}"));
     println!("{landed} landed, {cuts} cuts; {}", rig.drain.summary());
     drop(client);
@@ -232,13 +232,13 @@ fn daemon_killed_during_a_landing_knows_of_it_afterwards() {
         fixture.lands = Some(seed + life);
         fixture.mount_mortal();
         let client = fixture.client();
-        Begun::cut(&client, "other").save(&client, &mut saved);
+        OpenBackup::cut(&client, "other").save(&client, &mut saved);
         drop(client);
         std::thread::sleep(Duration::from_millis(100 + random.below(400)));
         fixture.kill();
         fixture.mount();
         let client = fixture.client();
-        Begun::cut(&client, "other").save(&client, &mut saved);
+        OpenBackup::cut(&client, "other").save(&client, &mut saved);
         drop(client);
         assert_saved(CacheMode::Exact, &saved, &look(&fixture.tree()), &|| {
             format!("seed {seed}, life {life}")

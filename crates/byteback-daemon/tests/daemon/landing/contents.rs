@@ -22,7 +22,7 @@ use crate::fixture::Fixture;
 use crate::live::check_tree;
 use crate::operations::{look, seed};
 use crate::other_mount::OtherMount;
-use crate::saved::{Begun, Saved};
+use crate::saved::{OpenBackup, Saved};
 
 const UNQUEUED: Expected<'static> = Expected::Unqueued;
 
@@ -91,7 +91,7 @@ fn range(from: u64, to: u64) -> ByteRange {
 }
 
 #[test]
-fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
+fn landing_is_seen_at_once_by_open_files_and_mappings() {
     let mut random = SplitMix64::new(seed());
     let mut model = random.bytes(100_000);
     let content = model.clone();
@@ -99,7 +99,7 @@ fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
     let (path, landing) = (rig.fixture.tree().join("file"), rig.landing());
     let client = rig.fixture.client();
     let mut saved = Saved::default();
-    Begun::cut(&client, "other").save(&client, &mut saved);
+    OpenBackup::cut(&client, "other").save(&client, &mut saved);
     let cut = byteback_control::TreeService::open_cut(&client, &ByteString::from(b"before".to_vec())).unwrap();
     let cut = Path::new(std::ffi::OsStr::from_bytes(cut.path.as_bytes())).join("file");
     let opened = open(&path);
@@ -145,7 +145,7 @@ fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
     rig.assert_silent();
     landing.sync().unwrap();
     assert!(fs::read(&cut).unwrap() == content);
-    Begun::cut(&client, "other").save(&client, &mut saved);
+    OpenBackup::cut(&client, "other").save(&client, &mut saved);
     assert_saved(CacheMode::Exact, &saved, &look(&rig.fixture.tree()), &String::new);
     // A sender that goes on knows where the file ends.
     rig.drain.server.nodes.get_mut(&node).unwrap().content = model.clone();
@@ -190,7 +190,7 @@ fn zeros_that_land_on_a_hole_of_four_tebibytes_are_no_work() {
 }
 
 #[test]
-fn who_changes_a_file_before_the_first_piece_keeps_it_as_it_is() {
+fn landing_leaves_a_file_changed_before_its_first_piece() {
     let rig = Rig::new(|tree| fs::write(tree.join("file"), vec![b'a'; 50_000]).unwrap());
     let (path, landing) = (rig.fixture.tree().join("file"), rig.landing());
     let node = rig.node("file");
@@ -404,10 +404,10 @@ fn landing_file_changed_meanwhile_ends_as_if_landed_before() {
         }
         let seen = fs::read(&path).unwrap();
         let first = seen.iter().zip(&model).position(|(seen, model)| seen != model);
-        let told: Vec<String> = locals.iter().map(brief).chain(pieces.iter().map(brief)).collect();
+        let reported: Vec<String> = locals.iter().map(brief).chain(pieces.iter().map(brief)).collect();
         assert!(
             first.is_none() && seen.len() == model.len(),
-            "seed {seed}, round {round}: {} instead of {} bytes, first at {first:?}: base {}; {told:#?}",
+            "seed {seed}, round {round}: {} instead of {} bytes, first at {first:?}: base {}; {reported:#?}",
             seen.len(),
             model.len(),
             base.len()
@@ -420,7 +420,7 @@ fn landing_file_changed_meanwhile_ends_as_if_landed_before() {
         rig.drain.finish();
         assert!(
             rig.drain.server.nodes[&node].content == model,
-            "seed {seed}, round {round}: sent; {told:#?}"
+            "seed {seed}, round {round}: sent; {reported:#?}"
         );
         changed += usize::from(!locals.is_empty());
         given_up += usize::from(pieces.is_empty());
@@ -565,21 +565,21 @@ fn landing_neither_hangs_busy_programs_nor_loses_their_writes() {
                 *len = (*len).max(FLOOR_LEN);
             }
         }
-        let mut has_begun = false;
+        let mut has_started = false;
         for piece in &pieces {
             match land(&mut file, piece) {
                 Ok(()) => {
-                    has_begun = true;
+                    has_started = true;
                     apply(&mut content, piece);
                 }
                 Err(error) => {
-                    assert!(overtaken_in(&error).is_some() && !has_begun, "{error}");
+                    assert!(overtaken_in(&error).is_some() && !has_started, "{error}");
                     overtaken += 1;
                     break;
                 }
             }
         }
-        if has_begun {
+        if has_started {
             landings += 1;
             changed += usize::from(file.was_changed());
             rig.drain.server.nodes.get_mut(&node).unwrap().content = content;
@@ -650,9 +650,9 @@ fn read_while(path: &Path, act: impl FnOnce()) -> (usize, usize) {
             scopeguard::defer! { stop.store(true, Ordering::SeqCst) }
             act();
         }
-        let told = readers.map(|reader| reader.join().unwrap());
+        let reported = readers.map(|reader| reader.join().unwrap());
         let sum = |(seen, zeros): (usize, usize), more: (usize, usize)| (seen + more.0, zeros + more.1);
-        told.into_iter().fold((0, 0), sum)
+        reported.into_iter().fold((0, 0), sum)
     })
 }
 

@@ -24,8 +24,8 @@ fn look(dir: &Path) -> Vec<(String, Option<Seen>)> {
         .map(|entry| {
             let entry = entry.unwrap();
             let stat = entry.metadata().ok();
-            let told = stat.map(|stat| (stat.len(), stat.mtime_nsec(), stat.nlink()));
-            (entry.file_name().into_string().unwrap(), told)
+            let reported = stat.map(|stat| (stat.len(), stat.mtime_nsec(), stat.nlink()));
+            (entry.file_name().into_string().unwrap(), reported)
         })
         .collect();
     seen.sort();

@@ -14,7 +14,7 @@ use super::*;
 use crate::coverage::assert_saved;
 use crate::operations::look;
 use crate::other_mount::Disk;
-use crate::saved::{Begun, Saved};
+use crate::saved::{OpenBackup, Saved};
 
 const UNQUEUED: Expected<'static> = Expected::Unqueued;
 
@@ -39,7 +39,7 @@ fn prepare(tree: &Path) {
 /// Checks that a consumer has saved what is there.
 fn check_log(rig: &Rig, saved: &mut Saved, step: &str) {
     let client = rig.fixture.client();
-    Begun::cut(&client, "other").save(&client, saved);
+    OpenBackup::cut(&client, "other").save(&client, saved);
     assert_saved(CacheMode::Exact, saved, &look(&rig.fixture.tree()), &|| step.to_owned());
 }
 
@@ -224,7 +224,7 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
 }
 
 #[test]
-fn what_is_expected_and_does_not_hold_changes_nothing() {
+fn landing_changes_nothing_if_an_expectation_fails() {
     let rig = Rig::new(prepare);
     let (tree, landing) = (rig.fixture.tree(), rig.landing());
     let before = look(&tree);
@@ -283,7 +283,7 @@ fn what_is_expected_and_does_not_hold_changes_nothing() {
 }
 
 #[test]
-fn what_is_to_be_sent_is_not_landed_on() {
+fn landing_does_not_overwrite_what_is_to_be_sent() {
     let mut rig = Rig::new(prepare);
     // Nothing is sent before a sender asks for it.
     let (tree, landing) = (rig.fixture.tree(), rig.landing());

@@ -45,7 +45,7 @@ pub(crate) fn check_tree(server: &Server, tree: &Path) {
 }
 
 #[test]
-fn what_waits_at_a_clean_stop_is_sent_by_the_next_process() {
+fn live_sends_after_a_clean_stop_what_was_waiting() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let hour = Duration::from_secs(3600);
     let tree = fixture.tree();
@@ -176,7 +176,7 @@ pub(crate) fn mortal_options() -> LiveOptions {
 
 /// In the process that is killed: sends the groups that there are to the listener, one after the
 /// other.
-pub(crate) fn answer_from_afar(served: Served, directory: &Path) {
+pub(crate) fn relay_groups(served: Served, directory: &Path) {
     let stream = UnixStream::connect(directory.join(SOCKET)).unwrap();
     std::thread::spawn(move || {
         let mut answers = BufReader::new(stream.try_clone().unwrap());
@@ -237,7 +237,7 @@ pub(crate) fn answer_from_afar(served: Served, directory: &Path) {
 }
 
 /// The listener to the process that is killed.
-struct Afar {
+struct GroupListener {
     server: Server,
     applied: BTreeSet<u64>,
     /// How often in a row there was nothing to do.
@@ -246,7 +246,7 @@ struct Afar {
     unanswered: u64,
 }
 
-impl Afar {
+impl GroupListener {
     /// Answers until the other end is gone, or nothing is to be done any more and `is_over`.
     fn answer(&mut self, stream: UnixStream, is_over: &dyn Fn() -> bool) {
         let mut questions = BufReader::new(stream.try_clone().unwrap());
@@ -304,7 +304,7 @@ fn a_daemon_that_is_killed_again_and_again_loses_nothing() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.live = Some(mortal_options());
     let listener = UnixListener::bind(fixture.beside().join(SOCKET)).unwrap();
-    let mut afar = Afar {
+    let mut afar = GroupListener {
         server: Server::new(),
         applied: BTreeSet::new(),
         idle: 0,

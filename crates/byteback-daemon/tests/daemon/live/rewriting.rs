@@ -50,7 +50,7 @@ fn sent_of(change: impl FnOnce(&Path, &mut Vec<u8>, &mut SplitMix64)) -> (usize,
 }
 
 #[test]
-fn what_moved_in_a_file_that_is_written_over_is_not_sent() {
+fn live_does_not_send_moves_in_a_file_written_over() {
     let (bytes, rewritten) = sent_of(|path, content, random| {
         let inserted = random.bytes(50);
         content.splice(LEN / 3..LEN / 3, inserted);

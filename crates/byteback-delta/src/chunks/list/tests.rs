@@ -119,7 +119,7 @@ fn an_endless_hole_costs_nothing() {
 }
 
 #[test]
-fn only_what_is_of_interest_is_read() {
+fn chunk_list_reads_only_the_wanted_ranges() {
     let content = noise(5, 2_000_000);
     let params = ChunkParams::for_content(0);
     let whole = list_of(&content, params);

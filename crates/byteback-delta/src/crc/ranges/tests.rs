@@ -37,7 +37,7 @@ fn forget(list: &CrcList, unknown: impl Fn(u64) -> bool) -> CrcList {
 }
 
 #[test]
-fn only_the_shorter_side_of_a_cut_block_is_read() {
+fn crc_ranges_read_only_the_shorter_side_of_a_cut_block() {
     let content = noise(1, 10_000);
     let recorded = Recorded(&content, RefCell::default());
     let list = CrcList::of(&content, CrcKind::Crc32c, 1000, LastBlock::AsItIs);

@@ -79,7 +79,7 @@ fn a_crc_alone_never_says_equal() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_told() {
+fn aligned_finder_reports_what_it_cannot_compare() {
     let content = noise(1, 1000);
     let of = |len| sha256(&content, len, LastBlock::AsItIs);
     assert_eq!(

@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_list_and_answer_say_the_content_is_told_as_it_is(
+    fn chunk_finder_yields_the_content_for_any_list_and_answer(
         seed in any::<u64>(),
         edits in prop::collection::vec(edit(), 1..5),
         known in prop::collection::vec((0..30_000_u64, 1..3000_u64), 0..4),
@@ -240,7 +240,7 @@ fn sizes_around_the_limits_of_chunks() {
 }
 
 #[test]
-fn what_is_unchanged_is_found_whole_in_one_extent() {
+fn chunk_finder_finds_unchanged_content_in_one_extent() {
     let base = noise(1, 3_000_000);
     let list = list_of(&base, ChunkParams::for_content(0));
     let answer = answer_to(&list, &base, &list);
@@ -272,7 +272,7 @@ fn an_edit_costs_a_few_chunks_wherever_it_is() {
 }
 
 #[test]
-fn what_is_repeated_is_found_as_often() {
+fn chunk_finder_finds_repetitions_each_time() {
     let params = ChunkParams::for_content(0);
     let base = noise(5, 300_000);
     let new = base.repeat(20);

@@ -242,7 +242,7 @@ fn equal_blocks_stay_where_they_are() {
 }
 
 #[test]
-fn nothing_is_summed_and_little_is_read_for_what_stays_in_place() {
+fn local_finder_sums_nothing_and_reads_little_in_place() {
     let base = noise(1, 4 << 20);
     let mut new = base.clone();
     new[2_000_000..2_000_100].fill(0);

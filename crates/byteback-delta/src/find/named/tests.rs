@@ -138,9 +138,9 @@ fn lists_that_do_not_fit_are_refused() {
     for len in [0, 29, 31] {
         let content = noise(1, len);
         let done = find_named(&list, &list, &content[..], FoundExtents::default());
-        let told = (len as u64, 30);
+        let reported = (len as u64, 30);
         assert!(
-            matches!(done, Err(NamedError::OtherLength { len_bytes, listed_bytes }) if (len_bytes, listed_bytes) == told)
+            matches!(done, Err(NamedError::OtherLength { len_bytes, listed_bytes }) if (len_bytes, listed_bytes) == reported)
         );
     }
     let mut list = list;

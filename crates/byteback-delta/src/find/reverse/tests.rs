@@ -104,14 +104,14 @@ proptest! {
         let mut base = noise(!seed, shift);
         base.extend_from_slice(&content);
         let (list, _) = search(&content, block_len, &[Part::Bytes(&base)]);
-        let mut told = MatchedContent::new(&list, FoundExtents::default());
+        let mut reported = MatchedContent::new(&list, FoundExtents::default());
         for place in &places {
             match place.of(&content) {
-                Part::Bytes(bytes) => told.push(place.range.start(), bytes).unwrap(),
-                Part::Hole(_) => told.push_hole(place.range).unwrap(),
+                Part::Bytes(bytes) => reported.push(place.range.start(), bytes).unwrap(),
+                Part::Hole(_) => reported.push_hole(place.range).unwrap(),
             }
         }
-        let (found, stats) = told.finish().unwrap();
+        let (found, stats) = reported.finish().unwrap();
         prop_assert!(compose(&base, &found.extents) == content);
         let long: u64 = places.iter().filter(|place| place.is_hole).map(|place| place.range.len_bytes()).filter(|len| *len >= HOLE_LEN_MIN).sum();
         prop_assert!(stats.zero_bytes >= long, "long holes stay holes: {:?}", stats);
@@ -180,10 +180,10 @@ fn reverse_search_of_a_hole_does_not_multiply_base_zeros() {
     let new = [noise(1, 100_000), vec![0; 4 << 20]].concat();
     let (list, _) = search(&new, 4096, &[Part::Bytes(&base)]);
     assert_eq!(list.missing().count(), 0, "zeros are in the base");
-    let mut told = MatchedContent::new(&list, FoundExtents::default());
+    let mut reported = MatchedContent::new(&list, FoundExtents::default());
     let hole = ByteRange::new(100_000, new.len() as u64).unwrap();
-    told.push_hole(hole).unwrap();
-    let (found, stats) = told.finish().unwrap();
+    reported.push_hole(hole).unwrap();
+    let (found, stats) = reported.finish().unwrap();
     assert_eq!(stats.zero_bytes, hole.len_bytes());
     assert!(compose(&base, &found.extents) == new);
 }

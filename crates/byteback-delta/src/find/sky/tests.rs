@@ -87,7 +87,7 @@ fn check(base: &[u8], params: SignatureParams, new: &[u8], known: impl Fn() -> K
 }
 
 #[test]
-fn what_is_proven_is_not_read() {
+fn sky_finder_does_not_read_proven_ranges() {
     let base = noise(1, 10_000);
     let stats = check(&base, params(B), &base, || all_known(&base, B));
     assert_eq!((stats.read_bytes, stats.strong_bytes, stats.literal_bytes), (0, 0, 0));

@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read_and_applied(
+    fn librsync_delta_reads_back_and_applies(
         base in content(),
         new_len in 0..LEN_MAX,
         ops in prop::collection::vec(op(true), 0..12),
@@ -124,7 +124,7 @@ fn hostile_deltas_are_refused() {
 }
 
 #[test]
-fn nothing_is_read_beyond_the_end_and_errors_say_where() {
+fn librsync_reader_stops_at_the_end_and_locates_errors() {
     let bytes = commands(&[2, b'a', b'b', 0, b'n', b'e', b'x', b't']);
     let mut rest = &bytes[..];
     let (_, len) = read_librsync_delta(&mut rest, 0, 10, FoundExtents::default()).unwrap();

@@ -114,7 +114,7 @@ fn nobody_is_told_that_a_mount_is_there_after_it_was_taken_away() {
 fn the_watch_sleeps_notices_and_ends() {
     let looks = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&looks);
-    let began = Instant::now();
+    let started = Instant::now();
     let watch = Watch::start(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         true
@@ -126,11 +126,11 @@ fn the_watch_sleeps_notices_and_ends() {
         mounts.mount(&number.to_string());
     }
     while looks.load(Ordering::SeqCst) < 2 {
-        assert!(began.elapsed() < Duration::from_secs(30), "it does not notice");
+        assert!(started.elapsed() < Duration::from_secs(30), "it does not notice");
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(watch);
-    let most = 2 + began.elapsed().as_millis() / PAUSE.as_millis();
+    let most = 2 + started.elapsed().as_millis() / PAUSE.as_millis();
     let after = looks.load(Ordering::SeqCst);
     assert!(u128::from(after) <= most, "{after} looks, at most {most} were due");
     // Dropping the watch waited for its end: it holds nothing of its closure any more.
@@ -146,9 +146,9 @@ fn the_watch_ends_when_there_is_nothing_more_to_look_for() {
         false
     })
     .unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     while Arc::strong_count(&held) > 1 {
-        assert!(began.elapsed() < Duration::from_secs(30), "it goes on");
+        assert!(started.elapsed() < Duration::from_secs(30), "it goes on");
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(watch);

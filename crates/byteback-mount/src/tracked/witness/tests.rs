@@ -410,7 +410,7 @@ impl Arbiter for Yes {
         Ok(())
     }
 
-    fn has_landed(&self) {}
+    fn mark_landed(&self) {}
 }
 
 #[test]

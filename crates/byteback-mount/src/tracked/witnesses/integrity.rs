@@ -4,7 +4,7 @@
 //! Content is not witnessed here, see [`crate::tracked::witness`].
 
 use byteback_model::NodeKind;
-use byteback_oplog::Remains;
+use byteback_oplog::RemainingLinks;
 
 use crate::integrity::Integrity;
 use crate::tracked::TrackedResult;
@@ -15,8 +15,8 @@ use crate::tracked::witness::Witness;
 impl Integrity {
     fn lost(&self, lost: &LostName) {
         match lost.remains() {
-            Remains::Linked => self.sums().touched(lost.node.node.0),
-            Remains::Gone => self.sums().removed(lost.node.node.0),
+            RemainingLinks::Linked => self.sums().touched(lost.node.node.0),
+            RemainingLinks::Gone => self.sums().removed(lost.node.node.0),
         }
     }
 }

@@ -288,8 +288,8 @@ impl Machine {
 
     /// Everything that is known outside leads to what is here.
     fn check(&self, known: &mut Known, told: &mut Told) -> Result<(), Gone> {
-        if let Some((youngest, _)) = known.pictures.last_key_value() {
-            assert!(self.log.epoch() > *youngest, "an epoch came again");
+        if let Some((newest, _)) = known.pictures.last_key_value() {
+            assert!(self.log.epoch() > *newest, "an epoch came again");
         }
         let now = self.picture()?;
         for name in CONSUMERS {
@@ -316,11 +316,11 @@ impl Machine {
     fn check_cut(&self, known: &Known, cut: &Cut, now: &Picture, told: &mut Told) -> Result<(), Gone> {
         let marks: BTreeSet<Epoch> = known.marks.values().flatten().flatten().copied().collect();
         for (since, saved) in &known.pictures {
-            let told_now = check_since(cut, *since, saved, now, marks.contains(since))?;
+            let reported_now = check_since(cut, *since, saved, now, marks.contains(since))?;
             if marks.contains(since) {
-                told.interrupted += told_now.interrupted;
-                told.untracked += told_now.untracked;
-                told.ranges += told_now.ranges;
+                told.interrupted += reported_now.interrupted;
+                told.untracked += reported_now.untracked;
+                told.ranges += reported_now.ranges;
             }
         }
         Ok(())
@@ -583,7 +583,7 @@ fn layers_are_versioned_inodes_that_lead_from_one_to_the_next() {
     let mut layers: Vec<_> = listed.iter().map(|entry| (entry.name.clone(), entry.ino)).collect();
     layers.sort_unstable();
     assert_eq!(layers.len(), 3);
-    let mut elder = 0u32;
+    let mut older = 0u32;
     for ((name, ino), mark) in layers.into_iter().zip(marks) {
         assert!(
             name.ends_with(format!(".{:016x}", mark.0).as_bytes()),
@@ -593,8 +593,8 @@ fn layers_are_versioned_inodes_that_lead_from_one_to_the_next() {
         assert_eq!(attribute("ino_ver"), mark.0.to_le_bytes());
         assert_eq!(attribute("ver_link"), 1u32.to_le_bytes());
         assert_eq!(attribute("ino_flag"), [0]);
-        assert_eq!(attribute("next_ino"), elder.to_le_bytes());
-        elder = ino;
+        assert_eq!(attribute("next_ino"), older.to_le_bytes());
+        older = ino;
     }
     // None is left when everybody has everything, but for what is newest.
     for name in ["ann", "bob", "cyd"] {

@@ -41,7 +41,7 @@ fn live(end: End, history: History) -> (World, Vec<(String, Vec<u8>)>) {
         world.advance(name).unwrap();
     }
     close(&mut world);
-    let elder = copy_of(&world);
+    let older = copy_of(&world);
     write(&mut world, files[0], 30);
     write(&mut world, files[1], 50);
     world.cut("bob").unwrap();
@@ -60,7 +60,7 @@ fn live(end: End, history: History) -> (World, Vec<(String, Vec<u8>)>) {
     world.sync_tree();
     world.pass(Duration::from_secs(1));
     world.may_forget = true;
-    (world, elder)
+    (world, older)
 }
 
 fn close(world: &mut World) {
@@ -92,10 +92,10 @@ fn copy_of(world: &World) -> Vec<(String, Vec<u8>)> {
 /// Damages the log after a life, and starts.
 fn start_after(end: End, what: &str, damage: impl FnOnce(&World, &[(String, Vec<u8>)])) {
     let history = History::default();
-    let told = history.clone();
+    let reported = history.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let (mut world, elder) = live(end, told);
-        damage(&world, &elder);
+        let (mut world, older) = live(end, reported);
+        damage(&world, &older);
         // A log that cannot be trusted is set aside, and a new log begins.
         world.start_once().unwrap();
         go_on(&mut world);
@@ -195,8 +195,8 @@ fn a_log_that_was_emptied_or_taken_away_never_hides_a_change() {
 fn an_elder_copy_of_the_log_never_hides_a_change() {
     for end in [End::Clean, End::Killed] {
         for names in [&[LOG][..], &[INTENTS], &[LOG, INTENTS]] {
-            start_after(end, &format!("elder {names:?}"), |world, elder| {
-                for (name, bytes) in elder.iter().filter(|(name, _)| names.contains(&name.as_str())) {
+            start_after(end, &format!("elder {names:?}"), |world, older| {
+                for (name, bytes) in older.iter().filter(|(name, _)| names.contains(&name.as_str())) {
                     put(world, name, bytes);
                 }
             });

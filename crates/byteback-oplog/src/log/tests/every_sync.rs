@@ -215,17 +215,17 @@ struct Ran {
 /// closes the log), it comes in the afterlife.
 fn run(story: &Story, doom: &Doom) -> Ran {
     let history = History::default();
-    let told = history.clone();
+    let reported = history.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::doomed(story.seed, story.half_sectors, told, doom);
+        let mut world = World::doomed(story.seed, story.half_sectors, reported, doom);
         // One that lost the power at its birth lives through the whole story afterwards.
         if let Err(error) = (story.script)(&mut world) {
-            world.bear(&error);
+            world.tolerate(&error);
         }
         let syncs = world.disk.counters().syncs;
         let mut lives = 0;
         while let Err(error) = afterlife(&mut world) {
-            world.bear(&error);
+            world.tolerate(&error);
             lives += 1;
             assert!(lives < 4, "{error}");
         }
@@ -254,7 +254,7 @@ fn survivors(default: u64) -> u64 {
 }
 
 #[test]
-fn no_change_is_missed_when_the_power_is_lost_at_any_sync() {
+fn log_misses_no_change_if_power_is_lost_at_any_sync() {
     let mut runs = 0;
     for story in &STORIES {
         let syncs = run(story, &Doom::default()).syncs;

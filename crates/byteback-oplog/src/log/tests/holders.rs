@@ -46,7 +46,7 @@ impl World {
                         Ok(())
                     };
                     if let Err(error) = check() {
-                        assert!(is_of_an_elder_database(&error), "{error:?}");
+                        assert!(is_of_older_database(&error), "{error:?}");
                     }
                 }
             }
@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Drops the state that lived only in the process.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn drop_volatile_state(&mut self) {
         self.holders.cuts.clear();
     }
 
@@ -105,7 +105,7 @@ impl World {
         let log = self.log();
         for (cut, picture) in &self.holders.cuts {
             if let Err(error) = check_everything(cut, picture) {
-                assert!(is_of_an_elder_database(&error), "{error:?}");
+                assert!(is_of_older_database(&error), "{error:?}");
             }
             assert!(
                 !look.changes(Some(cut.epoch()))?.is_everything(),
@@ -155,14 +155,14 @@ impl World {
             .chain(self.holders.cuts.iter().map(|(cut, _)| cut.epoch()))
             .collect();
         while self.holders.pictures.len() > 12 {
-            let eldest = self
+            let oldest = self
                 .holders
                 .pictures
                 .keys()
                 .find(|epoch| !needed.contains(epoch))
                 .copied();
-            let Some(eldest) = eldest else { break };
-            self.holders.pictures.remove(&eldest);
+            let Some(oldest) = oldest else { break };
+            self.holders.pictures.remove(&oldest);
         }
         Ok(())
     }
@@ -170,6 +170,6 @@ impl World {
 
 /// A cut reads a snapshot, which ends when a disk error made the log reopen its database. The hold
 /// itself remains.
-fn is_of_an_elder_database(error: &LogError) -> bool {
+fn is_of_older_database(error: &LogError) -> bool {
     matches!(error, LogError::Database(_))
 }

@@ -55,12 +55,12 @@ fn step(world: &mut World) -> Result<(), LogError> {
             for _ in 0..world.random.below(8) {
                 let log = world.log();
                 if let Err(error) = world.change(Some(&log)) {
-                    world.bear(&error);
+                    world.tolerate(&error);
                 }
                 if world.random.below(3) == 0
                     && let Err(error) = world.checkpoint(Close::All, false)
                 {
-                    world.bear(&error);
+                    world.tolerate(&error);
                 }
             }
             world.empty_disk();
@@ -83,9 +83,9 @@ fn step(world: &mut World) -> Result<(), LogError> {
 /// are in any case.
 fn live(seed: u64, steps: u64, holders_percent: u64) {
     let history = History::default();
-    let told = history.clone();
+    let reported = history.clone();
     let life = catch_unwind(AssertUnwindSafe(move || {
-        let mut world = World::new(seed, told);
+        let mut world = World::new(seed, reported);
         world.is_busy_at_starts = true;
         // Some file systems keep whole seconds only, or every other one.
         if let 0 | 1 = seed % 5 {
@@ -100,7 +100,7 @@ fn live(seed: u64, steps: u64, holders_percent: u64) {
                 step(&mut world)
             };
             if let Err(error) = done {
-                world.bear(&error);
+                world.tolerate(&error);
             }
             if holders_percent > 0 && world.random.below(10) == 0 {
                 world.check_all("on the way");
@@ -123,18 +123,18 @@ fn live(seed: u64, steps: u64, holders_percent: u64) {
 }
 
 #[test]
-fn no_change_is_missed_in_random_lives() {
+fn log_misses_no_change_in_random_runs() {
     lives(300, 120, 0);
 }
 
 #[test]
-fn no_change_is_missed_with_layers_beside_the_files() {
+fn log_misses_no_change_with_layers_beside_the_files() {
     beside(|| lives(200, 120, 0));
     beside(|| lives(60, 200, 50));
 }
 
 #[test]
-fn no_change_is_missed_by_whoever_holds_a_cut_or_marks_a_file() {
+fn log_misses_no_change_for_held_cuts_and_file_marks() {
     lives(120, 200, 50);
 }
 

@@ -25,7 +25,7 @@ fn save(world: &mut World) {
 }
 
 /// The content change of `node` that would be reported to ann now.
-fn told(world: &World, node: NodeId) -> Result<Option<ContentChange>, LogError> {
+fn reported(world: &World, node: NodeId) -> Result<Option<ContentChange>, LogError> {
     let log = world.log();
     let mark = log.consumer("ann")?.mark;
     let changes = all(&log.look()?.changes(mark)?)?;
@@ -83,21 +83,21 @@ fn change_past_the_gate_is_reported_while_the_file_is_open() {
     save(&mut world);
     world.pass(Duration::from_millis(50));
     world.write(None, file, 10, b"from behind").unwrap();
-    assert_eq!(told(&world, node).unwrap(), None, "nobody can know yet");
+    assert_eq!(reported(&world, node).unwrap(), None, "nobody can know yet");
     checkpoint(&mut world);
     assert_eq!(
-        told(&world, node).unwrap(),
+        reported(&world, node).unwrap(),
         Some(ContentChange::Whole(WholeReason::Untracked))
     );
     save(&mut world);
 
     // Explained now: the next checkpoint closes it, and the start after that finds nothing.
     checkpoint(&mut world);
-    assert_eq!(told(&world, node).unwrap(), None);
+    assert_eq!(reported(&world, node).unwrap(), None);
     world.clean_stop();
     world.sync_tree();
     world.restart();
-    assert_eq!(told(&world, node).unwrap(), None);
+    assert_eq!(reported(&world, node).unwrap(), None);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn change_past_the_gate_is_reported_after_the_last_checkpoint() {
     world.clean_stop();
     world.restart();
     assert_eq!(
-        told(&world, node).unwrap(),
+        reported(&world, node).unwrap(),
         Some(ContentChange::Whole(WholeReason::Untracked))
     );
 }
@@ -133,14 +133,14 @@ fn change_past_the_gate_is_not_hidden_by_a_change_through_it() {
             world.write(Some(&log), file, 0, b"through").unwrap();
         }
         assert_eq!(
-            told(&world, node).unwrap(),
+            reported(&world, node).unwrap(),
             Some(ContentChange::Whole(WholeReason::Untracked))
         );
     }
 }
 
 #[test]
-fn what_passed_the_gate_explains_its_time_however_long_it_took() {
+fn log_explains_the_time_of_a_change_however_long_it_took() {
     let (mut world, file) = world_with_a_file();
     let node = world.ids[&file];
     checkpoint(&mut world);
@@ -154,7 +154,7 @@ fn what_passed_the_gate_explains_its_time_however_long_it_took() {
     world.tree.write(file, 5, b"slow");
     drop(operation);
     checkpoint(&mut world);
-    let Some(ContentChange::Ranges(ranges)) = told(&world, node).unwrap() else {
+    let Some(ContentChange::Ranges(ranges)) = reported(&world, node).unwrap() else {
         panic!("taken for a change from behind");
     };
     assert_eq!(ranges.iter().collect::<Vec<_>>(), [range]);
@@ -171,7 +171,7 @@ fn names_and_attributes_through_the_gate_explain_the_time_too() {
     world.pass(Duration::from_millis(100));
     world.rename(Some(&log), (ROOT, "a"), (ROOT, "b"));
     checkpoint(&mut world);
-    assert_eq!(told(&world, node).unwrap(), Some(ContentChange::Unchanged));
+    assert_eq!(reported(&world, node).unwrap(), Some(ContentChange::Unchanged));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_write_is_refused_while_its_intent_cannot_be_made_durable() {
     // The disk works again, and so does the log.
     world.write(Some(&log), file, 0, b"again").unwrap();
     assert!(matches!(
-        told(&world, world.ids[&file]).unwrap(),
+        reported(&world, world.ids[&file]).unwrap(),
         Some(ContentChange::Ranges(_))
     ));
 }
@@ -353,7 +353,7 @@ fn log_counts_known_ranges_as_logged_and_new_ones_once_told() {
     assert!(is_logged(range(0, 100)), "born in this epoch: whole anyway");
     save(&mut world);
     assert!(!is_logged(range(0, 10)));
-    assert_eq!(told(&world, node).unwrap(), None, "and nobody told");
+    assert_eq!(reported(&world, node).unwrap(), None, "and nobody told");
     {
         let (operation, node) = log
             .begin_content(&identity, Some(range(0, 10)), || None)
@@ -372,8 +372,11 @@ fn log_counts_known_ranges_as_logged_and_new_ones_once_told() {
         .unwrap()
         .0
         .wrote(node, range(2, 3));
-    let told = told(&world, node).unwrap();
-    assert_eq!(told, Some(ContentChange::Ranges([range(2, 3)].into_iter().collect())));
+    let reported = reported(&world, node).unwrap();
+    assert_eq!(
+        reported,
+        Some(ContentChange::Ranges([range(2, 3)].into_iter().collect()))
+    );
 }
 
 /// First contact with a large tree makes it durable early, so that files which are found afterwards

@@ -182,7 +182,8 @@ fn node_that_is_gone_is_not_found_during_its_checkpoint() {
     for is_followed in [false, true] {
         let node = create();
         flush();
-        log.begin().unlinked(NodeId::ROOT, name, node, crate::Remains::Gone);
+        log.begin()
+            .unlinked(NodeId::ROOT, name, node, crate::RemainingLinks::Gone);
         // The same inode number again, within the same tick.
         let expected = is_followed.then(create);
         let mut looks = 0;

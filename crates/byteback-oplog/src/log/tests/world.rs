@@ -20,7 +20,7 @@ use super::tree::{FakeTree, ROOT, Uid};
 use crate::changes::tests::all;
 use crate::keeper::tests::{MemoryKeeper, as_keeper, keeper};
 use crate::{
-    Close, ContentChange, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, Operation, Remains, Settler,
+    Close, ContentChange, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, Operation, RemainingLinks, Settler,
 };
 use byteback_model::{NodeId, NodeKind};
 
@@ -52,7 +52,7 @@ pub(super) struct World {
     /// Files without a name that a program holds open.
     held: Vec<Uid>,
     consumers: BTreeMap<&'static str, Consumer>,
-    youngest_mark: Epoch,
+    newest_mark: Epoch,
     /// Whether the tree is changed between the scans of a start.
     pub(super) is_busy_at_starts: bool,
     /// So many errors are the disk's fault.
@@ -140,7 +140,7 @@ impl World {
                     )
                 })
                 .collect(),
-            youngest_mark: Epoch(0),
+            newest_mark: Epoch(0),
             is_busy_at_starts: false,
             tolerated: 0,
             survivor: doom.survivor,
@@ -174,7 +174,7 @@ impl World {
     }
 
     /// Handles an error: bears it, or loses the power. Panics if nothing explains it.
-    pub(super) fn bear(&mut self, error: &LogError) {
+    pub(super) fn tolerate(&mut self, error: &LogError) {
         self.note(format!("error: {error}"));
         if self.disk.is_cut() {
             self.power_loss();
@@ -186,10 +186,10 @@ impl World {
 
     pub(super) fn kill(&mut self) {
         self.note("kill".to_owned());
-        self.let_go();
+        self.drop_volatile_state();
         self.tell_looks();
         if let Some(keeper) = &self.keeper {
-            keeper.put_what_waits();
+            keeper.flush_waiting();
         }
         self.life.kill();
         self.log = None;
@@ -239,13 +239,13 @@ impl World {
         let log = self.log();
         self.pass(Duration::from_millis(50));
         if let Err(error) = self.checkpoint(Close::All, false) {
-            return self.bear(&error);
+            return self.tolerate(&error);
         }
         if let Err(error) = log.end_tracking() {
-            return self.bear(&error);
+            return self.tolerate(&error);
         }
         drop(log);
-        self.let_go();
+        self.drop_volatile_state();
         self.log = None;
         if self.disk.is_cut() {
             // Closing the log was too much; it had nothing left to say.
@@ -323,7 +323,7 @@ impl World {
         self.tell_looks();
         let log = Log::open_kept(&dir, as_keeper(&self.keeper), clock, &SimRandomness::new(1), options)?;
         let log = self.log.insert(Arc::new(log));
-        assert!(log.epoch() > self.youngest_mark, "epoch {} came again", log.epoch());
+        assert!(log.epoch() > self.newest_mark, "epoch {} came again", log.epoch());
         let log = Arc::clone(log);
         log.scan(&self.tree, &mut |_| {})?;
         if self.is_busy_at_starts && self.random.coin() {
@@ -550,7 +550,7 @@ impl World {
             .map(|operation| operation.compare(self.ids[&uid], self.look(uid)));
         if let Some(Err(error)) = compared {
             drop(operation);
-            return self.bear(&error);
+            return self.tolerate(&error);
         }
         self.tree.chmod(uid, mode);
         if let Some(operation) = operation {
@@ -558,11 +558,11 @@ impl World {
         }
     }
 
-    fn remains(&self, uid: Uid) -> Remains {
+    fn remains(&self, uid: Uid) -> RemainingLinks {
         if self.tree.inodes[&uid].is_dir || self.tree.links(uid) <= 1 {
-            Remains::Gone
+            RemainingLinks::Gone
         } else {
-            Remains::Linked
+            RemainingLinks::Linked
         }
     }
 
@@ -690,15 +690,15 @@ impl World {
                 .copied()
                 .chain(consumer.pending)
                 .collect();
-            let eldest = consumer
+            let oldest = consumer
                 .pictures
                 .keys()
                 .find(|epoch| !kept.contains(epoch))
                 .copied()
                 .unwrap();
-            consumer.pictures.remove(&eldest);
+            consumer.pictures.remove(&oldest);
         }
-        self.youngest_mark = self.youngest_mark.max(cut.epoch());
+        self.newest_mark = self.newest_mark.max(cut.epoch());
         Ok(())
     }
 
@@ -782,15 +782,15 @@ impl World {
         let now = self.picture();
         let cut = match log.look() {
             Ok(cut) => cut,
-            Err(error) => return self.bear(&error),
+            Err(error) => return self.tolerate(&error),
         };
         for name in CONSUMERS {
             if let Err(error) = self.check_cut(&log, name, &cut, &now) {
-                return self.bear(&error);
+                return self.tolerate(&error);
             }
         }
         if let Err(error) = check_everything(&cut, &now).and_then(|()| self.check_holders(&cut, &now)) {
-            self.bear(&error);
+            self.tolerate(&error);
         }
     }
 

@@ -100,7 +100,7 @@ impl Side {
     }
 
     /// The knowledge as a source reports it, in runs that end anywhere.
-    fn told(&self, random: &mut SplitMix64) -> FileChecksums {
+    fn reported(&self, random: &mut SplitMix64) -> FileChecksums {
         let mut stretches: Vec<Stretch> = Vec::new();
         for part in &self.parts {
             let (start, end) = (part.start as u64, part.end as u64);
@@ -123,7 +123,7 @@ impl Side {
                 (Known::Chunk, _) => stretches.push(Stretch::Chunks(start, end, vec![end], sum)),
             }
         }
-        told(&self.layout, &self.content, stretches)
+        reported(&self.layout, &self.content, stretches)
     }
 
     fn may_end_at(&self, at: usize) -> bool {
@@ -238,7 +238,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn what_checksums_say_is_all_that_follows_and_true_of_the_bytes() {
+fn comparison_states_all_that_checksums_prove() {
     let mut seen = std::collections::BTreeMap::<(bool, Likeness), u64>::new();
     for seed in seeds() {
         let mut random = SplitMix64::new(seed);
@@ -247,18 +247,18 @@ fn what_checksums_say_is_all_that_follows_and_true_of_the_bytes() {
         let salt: &[u8] = [b"".as_slice(), b"", b"", b"salt"][random.below(4) as usize];
         let base = Side::drawn(base, kind, salt, &mut random);
         let new = Side::drawn(new, kind, salt, &mut random);
-        let comparison = compare_checksums(&base.told(&mut random), &new.told(&mut random)).unwrap();
-        let mut told = Vec::new();
+        let comparison = compare_checksums(&base.reported(&mut random), &new.reported(&mut random)).unwrap();
+        let mut reported = Vec::new();
         let mut before = None;
         for &(range, likeness) in &comparison.ranges {
-            assert_eq!(range.start(), told.len() as u64, "BYTEBACK_SEED={seed}");
+            assert_eq!(range.start(), reported.len() as u64, "BYTEBACK_SEED={seed}");
             assert_ne!(
                 before,
                 Some(likeness),
                 "BYTEBACK_SEED={seed}: {range:?} could be one with the one before"
             );
             before = Some(likeness);
-            told.resize(range.end() as usize, likeness);
+            reported.resize(range.end() as usize, likeness);
             let bytes = range.start() as usize..range.end() as usize;
             let are_equal = base.content.get(bytes.clone()) == Some(&new.content[bytes]);
             // Nothing makes checksums collide here, and 4000 runs are too few for chance.
@@ -270,12 +270,12 @@ fn what_checksums_say_is_all_that_follows_and_true_of_the_bytes() {
             *seen.entry((kind.is_strong(), likeness)).or_default() += range.len_bytes();
         }
         let judged = judged(&base, &new);
-        let first = (0..told.len().max(judged.len())).find(|at| told.get(*at) != judged.get(*at));
+        let first = (0..reported.len().max(judged.len())).find(|at| reported.get(*at) != judged.get(*at));
         if let Some(at) = first {
             let around = |side: &Side| side.parts_of(at.saturating_sub(100), at + 100);
             panic!(
                 "BYTEBACK_SEED={seed}: byte {at} of {kind:?} is told as {:?}, not {:?}; base {:?} of {}, new {:?} of {}",
-                told.get(at),
+                reported.get(at),
                 judged.get(at),
                 around(&base),
                 base.content.len(),

@@ -130,7 +130,7 @@ fn whole_checksums_of_objects_in_parts_are_compared() {
 }
 
 #[test]
-fn what_is_no_list_of_parts_is_refused() {
+fn s3_refuses_malformed_part_lists() {
     for body in [
         &b"\xff"[..],
         b"",

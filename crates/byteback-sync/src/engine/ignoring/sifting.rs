@@ -125,8 +125,8 @@ impl Engine {
             sifted.contents.push(content.clone());
         }
         // Times of directories whose names are not reported do not make a batch.
-        let is_told = |node: NodeId| sifted.names.iter().any(|name| name.parent == node);
-        let times = group.directory_times.iter().filter(|(node, _)| is_told(*node));
+        let is_reported = |node: NodeId| sifted.names.iter().any(|name| name.parent == node);
+        let times = group.directory_times.iter().filter(|(node, _)| is_reported(*node));
         sifted.directory_times = times.copied().collect();
         let changes = hidden.into_iter().filter_map(|node| {
             let file = self.identities.file_of(node)?;

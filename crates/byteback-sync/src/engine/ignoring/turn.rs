@@ -73,7 +73,7 @@ impl Engine {
         let hides = |named: &Named<'_>| hides(named) || taken.contains(named.place);
         let found = Hidden::look(&page, &hides, &|node| self.is_withheld(node))?;
         let hiding = self.hiding(cut, &found)?;
-        let is_retold = found
+        let is_reported_again = found
             .linked
             .iter()
             .any(|node| !hiding.contains(node) && !self.is_withheld(*node));
@@ -83,13 +83,13 @@ impl Engine {
         noted.extend(due);
         self.left_out.note(noted).map_err(of_durable)?;
         coming.said.note(&self.parts.dir).map_err(of_durable_file)?;
-        self.ignoring.is_retold |= is_retold;
+        self.ignoring.is_reported_again |= is_reported_again;
         self.ignoring.said = coming.said;
         self.ignoring.ignored.rules = coming.rules;
         self.ignoring.is_due = false;
         self.left_out_changed();
         self.tell_ignored();
-        if is_shown || is_retold || self.is_ignoring_over() {
+        if is_shown || is_reported_again || self.is_ignoring_over() {
             self.parts.live.fold();
         }
         Ok(())
@@ -119,9 +119,9 @@ impl Engine {
             }
             for (name, (id, is_directory)) in there {
                 let path = joined(path, name.as_bytes());
-                let told = ignored_name(parent, name.clone(), (*id, *is_directory));
+                let reported = ignored_name(parent, name.clone(), (*id, *is_directory));
                 if coming.rules.is_ignored(&path, *is_directory) || tops.contains(&(*directory, name)) {
-                    ignored.push(told);
+                    ignored.push(reported);
                     continue;
                 }
                 let mut noted = self.left_out.noted().iter();
@@ -131,7 +131,10 @@ impl Engine {
                     .get(name)
                     .is_some_and(|node| self.identities.node_of(*id) == Some(*node));
                 if was_ignored && !is_here {
-                    due.push(LeftOut { is_due: true, ..told });
+                    due.push(LeftOut {
+                        is_due: true,
+                        ..reported
+                    });
                 }
             }
         }
@@ -144,7 +147,7 @@ impl Engine {
 
     /// Marks left-out names that are not ignored where their directory is by now, to be let in;
     /// unless the server does not have them any more.
-    pub(super) fn let_in_what_moved(&mut self, cut: CutId) -> Result<(), BackupError> {
+    pub(super) fn admit_moved_nodes(&mut self, cut: CutId) -> Result<(), BackupError> {
         let mut over: BTreeMap<NodeId, BTreeSet<ByteString>> = BTreeMap::new();
         for left_out in self
             .left_out
@@ -166,8 +169,8 @@ impl Engine {
             };
             let is_here_ignored = match self.parts.tree.find(cut, &ByteString(path.clone()))? {
                 Some(here) => {
-                    let told = self.parts.tree.names(cut, &[here])?;
-                    let kind = told.first().and_then(|told| told.kind);
+                    let reported = self.parts.tree.names(cut, &[here])?;
+                    let kind = reported.first().and_then(|reported| reported.kind);
                     kind.is_some_and(|kind| is_ignored(kind == NodeKind::Directory))
                 }
                 None => false,

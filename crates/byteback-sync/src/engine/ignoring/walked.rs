@@ -21,7 +21,7 @@ pub(super) type Page<'p> = &'p dyn Fn(NodeId, Option<&ByteString>) -> Result<Vec
 
 /// Rules in the files of a tree.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct StatedRules {
     pub(super) said: Sources,
     pub(super) rules: IgnoreRules,
     /// The files that state rules, and those that might, in directories that are not ignored.
@@ -90,7 +90,7 @@ impl Reading<'_> {
             }
         };
         let is_there = self.tree.names(cut, &[node])?;
-        if is_there.iter().all(|told| told.names.is_empty()) {
+        if is_there.iter().all(|reported| reported.names.is_empty()) {
             return Ok(None);
         }
         let unanswered = || ServiceError::new(ErrorKind::Protocol, "the tree did not answer");
@@ -115,7 +115,7 @@ impl Reading<'_> {
     }
 }
 
-impl Said {
+impl StatedRules {
     /// Reads the rules in the files of a tree. File contents are as of now, not of a cut: later
     /// changes are heard of with the next group.
     pub(super) fn by(page: Page<'_>, tree: &dyn TreeService) -> Result<Self> {
@@ -233,7 +233,7 @@ impl Hidden {
 
 /// The log's report of a cut, as far as it concerns ignored files.
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct CutReport {
     /// Whether a file that states rules was changed.
     pub(super) has_sources: bool,
     /// Whether a directory has another name; the log does not say if the server knew it.
@@ -244,25 +244,25 @@ pub(super) struct Told {
     pub(super) names: BTreeMap<Place<NodeId>, Option<NodeId>>,
 }
 
-impl Told {
+impl CutReport {
     pub(super) fn at(
         tree: &dyn TreeService,
         cut: CutId,
         sources: &HashSet<NodeId>,
         also: &[NameChange<NodeId>],
     ) -> Result<Self> {
-        let mut told = Self::default();
+        let mut reported = Self::default();
         let mut cursor = ChangesCursor::default();
-        told.names(tree, cut, also.to_vec())?;
+        reported.names(tree, cut, also.to_vec())?;
         loop {
             let page = tree.changes(cut, &cursor)?;
-            told.has_sources |= page.nodes.iter().any(|change| sources.contains(&change.node));
+            reported.has_sources |= page.nodes.iter().any(|change| sources.contains(&change.node));
             let new = page.nodes.iter().filter(|change| change.is_new);
-            told.new.extend(new.map(|change| change.node));
-            told.names(tree, cut, page.names)?;
+            reported.new.extend(new.map(|change| change.node));
+            reported.names(tree, cut, page.names)?;
             match page.next {
                 Some(next) if next != cursor => cursor = next,
-                _ => return Ok(told),
+                _ => return Ok(reported),
             }
         }
     }

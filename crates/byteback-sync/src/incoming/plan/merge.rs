@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::names::{is_name_of_new, is_name_on_its_way};
 use super::{
-    ContentFrom, Given, Here, HereNode, Identity, Member, NameChange, Need, Others, Outcome, PlanError, Step, Told,
-    is_directory,
+    ContentFrom, Given, HeadNode, Identity, LocalNode, LocalTree, Member, NameChange, Need, Others, Outcome, PlanError,
+    Step, is_directory,
 };
 
 use self::unfit::Unfit;
@@ -28,13 +28,13 @@ type Result<T> = std::result::Result<T, PlanError>;
 
 /// The tree here, by the identities that nodes are to have.
 pub(super) struct View<'a> {
-    here: &'a dyn Here,
+    here: &'a dyn LocalTree,
     /// For nodes that get other identities: the new ones, by those that they have.
     aliases: HashMap<FileId, FileId>,
     back: HashMap<FileId, FileId>,
     /// Nodes that the server will learn of only now.
     unknown: HashSet<FileId>,
-    nodes: HashMap<FileId, Option<HereNode>>,
+    nodes: HashMap<FileId, Option<LocalNode>>,
     entries: HashMap<Place<FileId>, Option<FileId>>,
 }
 
@@ -71,7 +71,7 @@ impl View<'_> {
         }
     }
 
-    pub(super) fn node(&mut self, id: FileId) -> Result<Option<HereNode>> {
+    pub(super) fn node(&mut self, id: FileId) -> Result<Option<LocalNode>> {
         if let Some(known) = self.nodes.get(&id) {
             return Ok(known.clone());
         }
@@ -183,7 +183,7 @@ pub(super) struct Merge<'a, 'g> {
     outcomes: Vec<Outcome>,
     gone: HashSet<FileId>,
     /// Directories that stay, with their new identities.
-    made_anew: Vec<(FileId, FileId)>,
+    recreated: Vec<(FileId, FileId)>,
     /// Directories that others removed and that stay, as something in them cannot be removed.
     above_blocked: HashSet<FileId>,
     /// Directories that stay for the ignored nodes in them, with identities that are never sent.
@@ -197,7 +197,7 @@ pub(super) struct Merge<'a, 'g> {
 impl<'a, 'g> Merge<'a, 'g> {
     pub(super) fn new(
         others: &'a Others,
-        here: &'a dyn Here,
+        here: &'a dyn LocalTree,
         given: &'g Given<'g>,
         fresh: &'g mut dyn FnMut() -> FileId,
     ) -> Self {
@@ -211,8 +211,8 @@ impl<'a, 'g> Merge<'a, 'g> {
                 placed.entry(id).or_default().push(place.clone());
             }
         }
-        let told = others.told.values().flatten();
-        let entries = told.flat_map(|told| told.entries.iter().flatten());
+        let reported = others.reported.values().flatten();
+        let entries = reported.flat_map(|reported| reported.entries.iter().flatten());
         let listed = entries.map(|(_, id, attributes)| (*id, attributes)).collect();
         Self {
             others,
@@ -240,7 +240,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             local: HashSet::new(),
             outcomes: Vec::new(),
             gone: HashSet::new(),
-            made_anew: Vec::new(),
+            recreated: Vec::new(),
             above_blocked: HashSet::new(),
             withheld: BTreeMap::new(),
             present: HashMap::new(),
@@ -255,7 +255,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             self.local.clear();
             self.outcomes.clear();
             self.gone.clear();
-            self.made_anew.clear();
+            self.recreated.clear();
             self.withheld.clear();
             self.present.clear();
             self.is_news = false;
@@ -290,11 +290,11 @@ impl<'a, 'g> Merge<'a, 'g> {
     }
 
     /// The known state of a node at the head; asks if nothing is known.
-    fn told(&mut self, id: FileId, entries: bool) -> Option<&'a Told> {
-        match self.others.told.get(&id) {
-            Some(told) if !entries => told.as_ref(),
+    fn reported(&mut self, id: FileId, entries: bool) -> Option<&'a HeadNode> {
+        match self.others.reported.get(&id) {
+            Some(reported) if !entries => reported.as_ref(),
             Some(None) => None,
-            Some(Some(told)) if told.entries.is_some() || !is_directory(&told.attributes) => Some(told),
+            Some(Some(reported)) if reported.entries.is_some() || !is_directory(&reported.attributes) => Some(reported),
             _ => {
                 *self.needs.entry(id).or_default() |= entries;
                 None
@@ -312,9 +312,9 @@ impl<'a, 'g> Merge<'a, 'g> {
         }
     }
 
-    fn add_told_names(&mut self, id: FileId) {
-        if let Some(told) = self.told(id, false) {
-            for place in &told.places {
+    fn add_reported_names(&mut self, id: FileId) {
+        if let Some(reported) = self.reported(id, false) {
+            for place in &reported.places {
                 self.add_name(place, id);
             }
         }
@@ -326,7 +326,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         }
         match self.listed.get(&id) {
             Some(listed) => Some((*listed).clone()),
-            None => self.told(id, false).map(|told| told.attributes.clone()),
+            None => self.reported(id, false).map(|reported| reported.attributes.clone()),
         }
     }
 
@@ -356,7 +356,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                 continue;
             }
             // The server's file comes, or comes back.
-            self.add_told_names(*id);
+            self.add_reported_names(*id);
         }
         Ok(())
     }
@@ -372,7 +372,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                 && !is_directory(&change.after)
                 && self.view.here.is_changed_there(id, change)?
             {
-                self.add_told_names(id);
+                self.add_reported_names(id);
             }
         }
         Ok(())
@@ -430,9 +430,11 @@ impl<'a, 'g> Merge<'a, 'g> {
             {
                 continue;
             }
-            let Some(told) = self.told(id, true) else { continue };
+            let Some(reported) = self.reported(id, true) else {
+                continue;
+            };
             self.whole.insert(id);
-            for (name, child, _) in told.entries.iter().flatten() {
+            for (name, child, _) in reported.entries.iter().flatten() {
                 let name = ByteString(name.clone());
                 let place = Place { parent: id, name };
                 if self.ignored(&place, *child)?.is_some() {
@@ -452,7 +454,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    fn is_new_on_its_way(&self, node: &HereNode) -> bool {
+    fn is_new_on_its_way(&self, node: &LocalNode) -> bool {
         let root = self.view.root();
         let mut places = node.places.iter();
         places.any(|place| place.parent == root && is_name_of_new(place.name.as_bytes()))
@@ -496,7 +498,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                 None => {
                     // It was removed here, or never held.
                     let before = self.names.len();
-                    self.add_told_names(current);
+                    self.add_reported_names(current);
                     if self.names.len() == before {
                         break false;
                     }
@@ -537,7 +539,10 @@ impl<'a, 'g> Merge<'a, 'g> {
                 }
             }
             if place.is_none() {
-                place = self.told(current, false).and_then(|told| told.places.first()).cloned();
+                place = self
+                    .reported(current, false)
+                    .and_then(|reported| reported.places.first())
+                    .cloned();
             }
             match place {
                 Some(place) => current = place.parent,
@@ -679,7 +684,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             let is_new = change.is_some_and(|change| change.before.is_none());
             // All names of a new node are known.
             if !is_new && self.view.node(id)?.is_some_and(|node| node.is_known) {
-                self.add_told_names(id);
+                self.add_reported_names(id);
             }
             self.want.entry(place).or_insert(None);
         }
@@ -730,7 +735,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         let (names, needs) = (self.names.len(), self.needs.len());
         for id in way {
             if !wanted.contains_key(id) {
-                self.add_told_names(*id);
+                self.add_reported_names(*id);
             }
         }
         match self.names.len() > names || self.needs.len() > needs {

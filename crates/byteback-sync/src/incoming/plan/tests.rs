@@ -138,8 +138,8 @@ impl Run {
                     assert!(asked < 100, "it asks for ever: {needs:?}");
                     assert!(!needs.is_empty());
                     for need in needs {
-                        let told = tell(&self.server, need);
-                        self.others.told.insert(need.id, told);
+                        let reported = tell(&self.server, need);
+                        self.others.reported.insert(need.id, reported);
                     }
                 }
                 Err(error) => panic!("{error}"),

@@ -83,17 +83,20 @@ fn all_files_of_an_operation_are_in_conflict_or_none_is() {
     assert_eq!(fs::read(one.path("elsewhere")).unwrap(), b"BY TWOere");
     let found = conflicts(&one.place.tree());
     assert_eq!(found.len(), 3, "{found:?}");
-    let told = two.status().conflicts;
-    assert_eq!(told.len(), 3, "{told:?}");
+    let reported = two.status().conflicts;
+    assert_eq!(reported.len(), 3, "{reported:?}");
     assert!(
-        told.iter()
-            .all(|conflict| conflict.set.is_some() && conflict.set == told[0].set),
-        "{told:?}"
+        reported
+            .iter()
+            .all(|conflict| conflict.set.is_some() && conflict.set == reported[0].set),
+        "{reported:?}"
     );
     let copy_of = |name: &str| {
-        let copies = told.iter().find(|conflict| conflict.path.as_bytes() == name.as_bytes());
+        let copies = reported
+            .iter()
+            .find(|conflict| conflict.path.as_bytes() == name.as_bytes());
         let copy = copies
-            .unwrap_or_else(|| panic!("{name}: {told:?}"))
+            .unwrap_or_else(|| panic!("{name}: {reported:?}"))
             .copy
             .as_bytes()
             .to_vec();
@@ -110,7 +113,7 @@ fn all_files_of_an_operation_are_in_conflict_or_none_is() {
     assert_eq!(copy_of("base/db-new"), mine.as_bytes());
 
     // Mine are kept: they take the names, and it is over.
-    for conflict in &told {
+    for conflict in &reported {
         let path = |name: &byteback_model::ByteString| two.path(std::str::from_utf8(name.as_bytes()).unwrap());
         fs::rename(path(&conflict.copy), path(&conflict.path)).unwrap();
     }

@@ -80,16 +80,16 @@ fn what_cannot_be_changed_is_named_and_all_else_goes_on() {
         }
         let status = two.status();
         assert_eq!(status.error, None, "{text}");
-        let mut told: Vec<String> = status
+        let mut reported: Vec<String> = status
             .left_out
             .iter()
             .map(|left_out| left_out.path.to_string())
             .collect();
         // Sent before it was renamed, it waits under its first name.
-        told.retain(|path| path != "new");
-        told.sort();
+        reported.retain(|path| path != "new");
+        reported.sort();
         assert_eq!(
-            told,
+            reported,
             ["dir", "dir/inner", "growing", "immutable", "removed", "replaced"],
             "{text}"
         );
@@ -130,7 +130,7 @@ fn sharing(rig: &Rig, names: &[&str]) -> (Machine, Machine) {
     (one, two)
 }
 
-fn until_nothing_is_blocked(rig: &Rig, one: &Machine, two: &Machine) {
+fn wait_until_unblocked(rig: &Rig, one: &Machine, two: &Machine) {
     let began = Instant::now();
     while (two.status().left_out_names, two.status().held_nodes) != (0, 0) {
         assert!(began.elapsed() < PATIENCE, "{:#?}", two.status());
@@ -178,7 +178,7 @@ fn flags_of_a_blocked_file_are_set_and_taken_away() {
     assert!(!one.path("removed").exists());
     // The remedy is a change of attributes itself.
     flagged.end();
-    until_nothing_is_blocked(&rig, &one, &two);
+    wait_until_unblocked(&rig, &one, &two);
     assert_eq!(conflicts(&two.place.tree()), Vec::<PathBuf>::new());
     assert_eq!(
         fs::read_to_string(two.path("changed")).unwrap(),
@@ -235,7 +235,7 @@ fn lines_in_a_blocked_file_wait_and_all_else_goes_on() {
     fs::set_permissions(one.path("changed"), fs::Permissions::from_mode(0o600)).unwrap();
     settle(&rig, &[&one, &two], "one has changed attributes");
     flagged.end();
-    until_nothing_is_blocked(&rig, &one, &two);
+    wait_until_unblocked(&rig, &one, &two);
     assert_eq!(
         fs::read_to_string(one.path("removed")).unwrap(),
         "removed, at first\ntwo goes on\n"
@@ -272,7 +272,7 @@ fn a_tree_sent_in_full_undoes_nothing_that_is_blocked() {
     assert_eq!(fs::read_to_string(one.path("replaced")).unwrap(), "one has replaced it");
     assert!(!one.path("removed").exists());
     flagged.end();
-    until_nothing_is_blocked(&rig, &one, &two);
+    wait_until_unblocked(&rig, &one, &two);
     assert_eq!(conflicts(&two.place.tree()), Vec::<PathBuf>::new());
     assert_eq!(fs::read_to_string(two.path("changed")).unwrap(), "one has written");
     assert_eq!(fs::read_to_string(two.path("replaced")).unwrap(), "one has replaced it");
@@ -303,7 +303,7 @@ fn what_is_new_at_both_and_cannot_be_moved_waits() {
     settle(&rig, &[&one, &two], "two has sent everything");
     assert_eq!(fs::read_to_string(one.path("new")).unwrap(), "of one");
     flagged.end();
-    until_nothing_is_blocked(&rig, &one, &two);
+    wait_until_unblocked(&rig, &one, &two);
     assert_eq!(fs::read_to_string(two.path("new")).unwrap(), "of one");
     let copies = conflicts(&one.place.tree());
     assert_eq!(copies.len(), 1, "{copies:?}");
@@ -339,7 +339,7 @@ fn lines_in_a_blocked_file_that_others_replaced_wait() {
     assert_eq!(fs::read_to_string(two.path("of one")).unwrap(), "it goes on");
     assert_eq!(fs::read_to_string(one.path("replaced")).unwrap(), "one has replaced it");
     flagged.end();
-    until_nothing_is_blocked(&rig, &one, &two);
+    wait_until_unblocked(&rig, &one, &two);
     let copies = conflicts(&one.place.tree());
     assert_eq!(copies.len(), 1, "{copies:?}");
     let copy = fs::read_to_string(one.path(copies[0].to_str().unwrap())).unwrap();
@@ -382,7 +382,7 @@ fn what_is_new_in_a_directory_that_cannot_be_removed_is_kept() {
             assert_eq!(other, format!("it goes on, {round}"));
         }
         flagged.end();
-        until_nothing_is_blocked(&rig, &one, &two);
+        wait_until_unblocked(&rig, &one, &two);
         for round in 0..3 {
             for name in [format!("dir/new {round}"), format!("dir/sub/new {round}")] {
                 assert_eq!(fs::read_to_string(one.path(&name)).unwrap(), "of two", "{name}");
@@ -412,7 +412,7 @@ fn a_blocked_file_that_is_removed_comes_back_as_others_have_it() {
         }
         flagged.end();
         fs::remove_file(two.path("changed")).unwrap();
-        until_nothing_is_blocked(&rig, &one, &two);
+        wait_until_unblocked(&rig, &one, &two);
         for machine in [&one, &two] {
             assert_eq!(fs::read_to_string(machine.path("changed")).unwrap(), "one has written");
         }

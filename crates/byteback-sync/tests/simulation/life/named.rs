@@ -24,7 +24,7 @@ impl Life {
     }
 
     /// Two machines that have met.
-    fn met(seed: u64) -> Self {
+    fn after_handshake(seed: u64) -> Self {
         let mut life = Self::of_two(seed);
         life.put(0, BEGUN.0, BEGUN.1);
         life.begin(0);
@@ -107,7 +107,7 @@ fn what_is_sent_once_more_after_a_crash_is_no_change_by_others() {
     for seed in SEEDS {
         for removes in [false, true] {
             let what = format!("seed {seed}, removes: {removes}");
-            let mut life = Life::met(seed);
+            let mut life = Life::after_handshake(seed);
             life.put(0, "file", "as one made it");
             life.settle().unwrap();
             life.machines[0].network.cut(true);
@@ -132,7 +132,7 @@ fn what_is_sent_once_more_after_a_crash_is_no_change_by_others() {
 #[test]
 fn what_landed_before_a_crash_and_was_removed_by_others_goes() {
     for seed in SEEDS {
-        let mut life = Life::met(seed);
+        let mut life = Life::after_handshake(seed);
         life.put(0, "file", "as one made it");
         life.settle().unwrap();
         life.crash(1);
@@ -167,7 +167,7 @@ fn what_was_on_its_way_when_the_power_went_is_nobodys_file() {
     for seed in SEEDS {
         for step in steps {
             let what = format!("seed {seed}, at '{step}'");
-            let mut life = Life::met(seed);
+            let mut life = Life::after_handshake(seed);
             life.machines[1].hold_at(step, 1);
             life.put(0, "file", "as one made it");
             life.rest(0);
@@ -183,7 +183,7 @@ const TOGETHER: [(&str, &str); 2] = [("d/data", "the data at first"), ("d/log", 
 /// Two machines that have a database of two files; the second one changes it in one operation,
 /// creates a third file, and can send nothing of that.
 fn database(seed: u64) -> Life {
-    let mut life = Life::met(seed);
+    let mut life = Life::after_handshake(seed);
     for (name, content) in TOGETHER {
         life.put(0, name, content);
     }
@@ -214,7 +214,7 @@ impl Life {
     fn ends_with_copies(mut self, is_changed: bool, what: &str) {
         self.settle().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
         let state = self.machines[1].state();
-        let told = || {
+        let reported = || {
             state
                 .0
                 .keys()
@@ -231,7 +231,7 @@ impl Life {
             let is_copy = |name: &&Vec<u8>| name.starts_with(format!("{stem} (conflict ").as_bytes());
             let mut copies = state.0.keys().filter(is_copy);
             let found = copies.next().and_then(|name| content(&String::from_utf8_lossy(name)));
-            assert!(copies.next().is_none(), "{what}: {:?}", told());
+            assert!(copies.next().is_none(), "{what}: {:?}", reported());
             found
         };
         let data_of_one = if is_changed {
@@ -266,7 +266,7 @@ impl Life {
                 None,
             ]),
         };
-        assert_eq!(found, expected, "{what}: {:?}", told());
+        assert_eq!(found, expected, "{what}: {:?}", reported());
         assert_eq!(content("e/other").as_deref(), Some("SOMEWHERE else"), "{what}");
         assert_eq!(copy("e/other"), None, "{what}");
         self.check().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));

@@ -71,7 +71,7 @@ pub(crate) struct MainFile {
     /// Leaves, the oldest first.
     pub(super) leaves: Vec<Leaf>,
     /// How many leaves tell of a page, whether that counts or not.
-    told: BTreeMap<u32, usize>,
+    reported: BTreeMap<u32, usize>,
     /// Pages that leaves tell of and that have no delta any more.
     ended: BTreeSet<u32>,
     /// Whether it differs from the device.
@@ -187,8 +187,8 @@ impl MainFile {
     /// Takes the deltas away that lie in the index itself.
     pub(super) fn take_own(&mut self) -> BTreeMap<u32, Vec<u8>> {
         let own = std::mem::take(&mut self.own);
-        let is_told = |page: &u32| self.told.contains_key(page);
-        self.ended.extend(own.keys().copied().filter(is_told));
+        let is_reported = |page: &u32| self.reported.contains_key(page);
+        self.ended.extend(own.keys().copied().filter(is_reported));
         own
     }
 
@@ -202,7 +202,7 @@ impl MainFile {
             compact.len_bytes -= usize::from(place.len);
         }
         let had_one = self.own.remove(&page).is_some() | place.is_some();
-        if had_one && self.told.contains_key(&page) {
+        if had_one && self.reported.contains_key(&page) {
             self.ended.insert(page);
         }
         had_one
@@ -210,7 +210,7 @@ impl MainFile {
 
     fn push_leaf(&mut self, address: Address, pages: Vec<u32>) {
         for page in &pages {
-            *self.told.entry(*page).or_default() += 1;
+            *self.reported.entry(*page).or_default() += 1;
             if !self.places.contains_key(page) && !self.own.contains_key(page) {
                 self.ended.insert(*page);
             }
@@ -336,7 +336,7 @@ impl MainFile {
         let mut pages: Vec<CompactPage> = in_index.map(|(address, _)| page(*address)).collect();
         pages.retain(|page| !page.places.is_empty());
         let mut ended = self.ended.clone();
-        ended.extend(over.iter().filter(|page| self.told.contains_key(page)));
+        ended.extend(over.iter().filter(|page| self.reported.contains_key(page)));
         ended.retain(|page| !own.contains_key(page));
         DeltaIndex {
             ino,
@@ -468,10 +468,12 @@ impl MainFile {
 
     /// Counts one leaf fewer that lists a page.
     fn untell(&mut self, page: u32) {
-        let Some(count) = self.told.get_mut(&page) else { return };
+        let Some(count) = self.reported.get_mut(&page) else {
+            return;
+        };
         *count -= 1;
         if *count == 0 {
-            self.told.remove(&page);
+            self.reported.remove(&page);
             self.ended.remove(&page);
         }
     }

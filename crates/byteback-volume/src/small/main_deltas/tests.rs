@@ -551,14 +551,14 @@ fn a_large_file_has_many_deltas_and_they_cost_little() {
             device.read_blocks(u64::from(leaf.0), &mut block[..]).unwrap();
             damage(&device, leaf);
             let report = check(&*device, CheckOptions::default()).unwrap();
-            let is_told = report.problems.iter().any(|problem| {
+            let is_reported = report.problems.iter().any(|problem| {
                 let lost = crate::check::Trouble::DeltaIndex {
                     ino: Nid(ino),
                     address: leaf,
                 };
                 problem.trouble == lost && lost.is_loss()
             });
-            assert!(is_told, "{leaf}: {report:?}");
+            assert!(is_reported, "{leaf}: {report:?}");
             device.write_blocks(u64::from(leaf.0), &block[..]).unwrap();
         }
         // Half of it goes, and comes back as a hole.

@@ -327,7 +327,7 @@ fn a_page_that_rots_is_noticed_wherever_it_lies_in_a_long_read() {
         device.write_blocks(address.0.into(), &block).unwrap();
         for _ in 0..2 {
             match whole(&volume, ino, content.len()) {
-                Err(VolumeError::Damaged { address: told, .. }) => assert_eq!(told, address),
+                Err(VolumeError::Damaged { address: reported, .. }) => assert_eq!(reported, address),
                 answer => panic!("page {page}: {answer:?}"),
             }
         }

@@ -431,7 +431,7 @@ impl Model {
                 if let Some(ino) = ino
                     && (answer.is_err() || !self.held.insert(ino))
                 {
-                    volume.let_go(ino, 1)?;
+                    volume.release_hold(ino, 1)?;
                 }
                 answer.map(|()| 0)?
             }
@@ -493,15 +493,15 @@ impl Model {
             Step::SyncFile(ino) => volume.sync_file(*ino).map(|()| 0)?,
             Step::Sync => volume.sync().map(|()| 0)?,
             Step::LetGo => {
-                self.let_all_go(volume)?;
+                self.release_all_holds(volume)?;
                 0
             }
         })
     }
 
-    pub(super) fn let_all_go(&mut self, volume: &Volume) -> Result<(), VolumeError> {
+    pub(super) fn release_all_holds(&mut self, volume: &Volume) -> Result<(), VolumeError> {
         for ino in std::mem::take(&mut self.held) {
-            volume.let_go(ino, 1)?;
+            volume.release_hold(ino, 1)?;
             if self.nodes.get(&ino).is_some_and(|node| node.links == 0) {
                 self.nodes.remove(&ino);
             }
@@ -615,7 +615,7 @@ impl Model {
     }
 
     pub(super) fn remove_all(&mut self, volume: &Volume) {
-        self.let_all_go(volume).unwrap();
+        self.release_all_holds(volume).unwrap();
         while self.nodes.len() > 1 {
             for dir in self.of(Node::is_directory) {
                 let entries = self.nodes.get(&dir).map(|node| node.entries.clone());

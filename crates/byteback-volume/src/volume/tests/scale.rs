@@ -22,25 +22,25 @@ fn name(number: u32) -> Vec<u8> {
 fn a_directory_of(entries: u32, device: Arc<dyn BlockDevice>) {
     create(&device, &CreateOptions::new(VolumeId([3; 16]), 1)).unwrap();
     let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).unwrap();
-    let took = |what: &str, began: Instant| {
-        let ns = began.elapsed().as_nanos() / u128::from(entries);
+    let took = |what: &str, started: Instant| {
+        let ns = started.elapsed().as_nanos() / u128::from(entries);
         println!("{entries} entries, {what}: {ns} ns each");
     };
-    let began = Instant::now();
+    let started = Instant::now();
     let inos: Vec<u32> = (0..entries)
         .map(|at| volume.make(1, &name(at), &new(0o100_644)).unwrap().ino)
         .collect();
-    took("made", began);
+    took("made", started);
     // However many were made since anything else was read.
     assert!(volume.look().tree.nodes.clean_count() <= CLEAN_NODES_MAX + 1);
-    let began = Instant::now();
+    let started = Instant::now();
     for at in 0..entries {
         // Not in the order in which they were made.
         let at = (u64::from(at) * 7_919 % u64::from(entries)) as u32;
         assert_eq!(volume.look_up(1, &name(at)).unwrap().ino, inos[at as usize]);
     }
-    took("found", began);
-    let began = Instant::now();
+    took("found", started);
+    let started = Instant::now();
     let (mut from, mut listed) = (0, 0);
     loop {
         let some = volume.list(1, from, 500).unwrap();
@@ -48,12 +48,12 @@ fn a_directory_of(entries: u32, device: Arc<dyn BlockDevice>) {
         (from, listed) = (last.next, listed + some.len());
     }
     assert_eq!(listed, entries as usize);
-    took("listed", began);
-    let began = Instant::now();
+    took("listed", started);
+    let started = Instant::now();
     for at in (0..entries).step_by(2) {
         volume.unlink(1, &name(at)).unwrap();
     }
-    took("removed (half of them)", began);
+    took("removed (half of them)", started);
     volume.close().unwrap();
     let report = crate::check::check(&*device, crate::check::CheckOptions::default()).unwrap();
     assert!(
@@ -89,17 +89,17 @@ fn a_gibibyte_is_written_and_read() {
     // In memory, so that what is measured is what the volume does, and not the disk of this
     // machine.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let rate = |what: &str, began: Instant| {
-        println!("{what}: {:.0} MB/s", LEN as f64 / 1e6 / began.elapsed().as_secs_f64());
+    let rate = |what: &str, started: Instant| {
+        println!("{what}: {:.0} MB/s", LEN as f64 / 1e6 / started.elapsed().as_secs_f64());
     };
     let data: Vec<u8> = SplitMix64::new(1).bytes(STEP);
     let plain = RealBlockDevice::create(dir.path().join("plain"), LEN / 4096).unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     for at in 0..LEN / STEP as u64 {
         plain.write_blocks(at * (STEP / 4096) as u64, &data).unwrap();
     }
     plain.flush().unwrap();
-    rate("device, written", began);
+    rate("device, written", started);
     drop(plain);
     std::fs::remove_file(dir.path().join("plain")).unwrap();
     let path = dir.path().join("volume");
@@ -110,12 +110,12 @@ fn a_gibibyte_is_written_and_read() {
     let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).unwrap();
     let before = counted.counters();
     let ino = volume.make(1, b"file", &new(0o100_644)).unwrap().ino;
-    let began = Instant::now();
+    let started = Instant::now();
     for at in 0..LEN / STEP as u64 {
         assert_eq!(volume.write(ino, at * STEP as u64, &data).unwrap(), STEP);
     }
     volume.sync().unwrap();
-    rate("volume, written", began);
+    rate("volume, written", started);
     let after = counted.counters();
     let written = after.written_bytes - before.written_bytes;
     println!(
@@ -124,19 +124,19 @@ fn a_gibibyte_is_written_and_read() {
         after.writes - before.writes
     );
     let mut buffer = vec![0; STEP];
-    let began = Instant::now();
+    let started = Instant::now();
     for at in 0..LEN / STEP as u64 {
         assert_eq!(volume.read(ino, at * STEP as u64, &mut buffer).unwrap(), STEP);
     }
-    rate("volume, read", began);
+    rate("volume, read", started);
     assert!(buffer == data);
     volume.close().unwrap();
     drop(device);
     drop(counted);
     let device = RealBlockDevice::open(&path, Access::Read).unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     for at in 0..LEN / STEP as u64 {
         device.read_blocks(at * (STEP / 4096) as u64, &mut buffer).unwrap();
     }
-    rate("device, read", began);
+    rate("device, read", started);
 }

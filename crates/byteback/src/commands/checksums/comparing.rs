@@ -44,7 +44,7 @@ struct SummaryLine<'a> {
 }
 
 /// The result of a comparison, and its cost.
-struct Told {
+struct ComparisonReport {
     comparison: Comparison,
     sources: (&'static str, &'static str),
     kind: &'static str,
@@ -62,19 +62,19 @@ pub(super) fn run(
     settings: &Settings,
 ) -> Result<()> {
     let started_ns = RealClock.monotonic_ns();
-    let told = match of_trees(what, against)? {
-        Some(told) => told,
+    let reported = match of_trees(what, against)? {
+        Some(reported) => reported,
         None => of_lists(what, against, store, settings)?,
     };
     let total_ns = RealClock.monotonic_ns() - started_ns;
     if lists_ranges {
-        list(&told.comparison, settings.output)?;
+        list(&reported.comparison, settings.output)?;
     }
-    tell(what, against, &told, total_ns, settings)
+    tell(what, against, &reported, total_ns, settings)
 }
 
 /// Compares the hash trees of two files sealed with the same parameters; `None` if they are not.
-fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
+fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<ComparisonReport>> {
     let (Some(new), Some(base)) = (path_of(what), path_of(against)) else {
         return Ok(None);
     };
@@ -91,7 +91,7 @@ fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
         Err(error) => return Err(refused(&what.to_string_lossy(), error)),
     };
     let len_bytes = new_tree.content_len_bytes();
-    Ok(Some(Told {
+    Ok(Some(ComparisonReport {
         comparison: Comparison::all_but(&differing, len_bytes),
         sources: (fsverity::DESCRIPTION.name, fsverity::DESCRIPTION.name),
         kind: new_tree.layout().kind.name(),
@@ -102,41 +102,41 @@ fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
 }
 
 /// Compares all checksums of both.
-fn of_lists(what: &OsStr, against: &OsStr, store: &[PathBuf], settings: &Settings) -> Result<Told> {
-    let mut told = None;
+fn of_lists(what: &OsStr, against: &OsStr, store: &[PathBuf], settings: &Settings) -> Result<ComparisonReport> {
+    let mut reported = None;
     with_source(what, store, settings, &mut |new| {
         with_source(against, store, settings, &mut |base| {
-            told = Some(of_sources((what, new), (against, base))?);
+            reported = Some(of_sources((what, new), (against, base))?);
             Ok(())
         })
     })?;
-    told.ok_or_else(|| CommandError::new("nothing was compared"))
+    reported.ok_or_else(|| CommandError::new("nothing was compared"))
 }
 
-fn of_sources((what, new): (&OsStr, &dyn Source), (against, base): (&OsStr, &dyn Source)) -> Result<Told> {
+fn of_sources((what, new): (&OsStr, &dyn Source), (against, base): (&OsStr, &dyn Source)) -> Result<ComparisonReport> {
     let (what, against) = (what.to_string_lossy(), against.to_string_lossy());
-    let told_new = new.collect().map_err(|error| refused(&what, error))?;
-    let told_base = base.collect().map_err(|error| refused(&against, error))?;
-    let comparison = compare_checksums(&told_base, &told_new).map_err(|error| {
+    let new_checksums = new.collect().map_err(|error| refused(&what, error))?;
+    let base_checksums = base.collect().map_err(|error| refused(&against, error))?;
+    let comparison = compare_checksums(&base_checksums, &new_checksums).map_err(|error| {
         CommandError::new(format!(
             "cannot compare {what} and {against} without reading them: {error}"
         ))
         .next("'byteback checksums PATH' shows the checksums of each.")
     })?;
-    for (name, source, told) in [(&what, new, &told_new), (&against, base, &told_base)] {
-        let is_unchanged = source.is_unchanged(told.stamp());
+    for (name, source, reported) in [(&what, new, &new_checksums), (&against, base, &base_checksums)] {
+        let is_unchanged = source.is_unchanged(reported.stamp());
         if !is_unchanged.map_err(|error| refused(name, error))? {
             return Err(refused(name, SourceError::ChangedMeanwhile));
         }
     }
-    let checksum_bytes = |told: &FileChecksums| Coverage::of(told).checksum_bytes;
-    Ok(Told {
+    let checksum_bytes = |reported: &FileChecksums| Coverage::of(reported).checksum_bytes;
+    Ok(ComparisonReport {
         comparison,
         sources: (new.description().name, base.description().name),
-        kind: told_new.layout().kind.name(),
-        len_bytes: told_new.stamp().len_bytes,
-        against_len_bytes: told_base.stamp().len_bytes,
-        checksum_bytes: checksum_bytes(&told_new) + checksum_bytes(&told_base),
+        kind: new_checksums.layout().kind.name(),
+        len_bytes: new_checksums.stamp().len_bytes,
+        against_len_bytes: base_checksums.stamp().len_bytes,
+        checksum_bytes: checksum_bytes(&new_checksums) + checksum_bytes(&base_checksums),
     })
 }
 
@@ -165,26 +165,26 @@ fn list(comparison: &Comparison, output: Output) -> Result<()> {
     Ok(())
 }
 
-fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Settings) -> Result<()> {
+fn tell(what: &OsStr, against: &OsStr, reported: &ComparisonReport, total_ns: u64, settings: &Settings) -> Result<()> {
     let output = settings.output;
-    let comparison = &told.comparison;
+    let comparison = &reported.comparison;
     if output.json {
         return output.object(
             "summary",
             &SummaryLine {
                 path: ByteString::from(what.as_bytes()),
                 against: ByteString::from(against.as_bytes()),
-                source: told.sources.0,
-                against_source: told.sources.1,
-                kind: told.kind,
-                len_bytes: told.len_bytes,
-                against_len_bytes: told.against_len_bytes,
+                source: reported.sources.0,
+                against_source: reported.sources.1,
+                kind: reported.kind,
+                len_bytes: reported.len_bytes,
+                against_len_bytes: reported.against_len_bytes,
                 equal_bytes: comparison.bytes(Likeness::Equal),
                 likely_bytes: comparison.bytes(Likeness::Likely),
                 moved_bytes: comparison.bytes(Likeness::Moved),
                 differing_bytes: comparison.bytes(Likeness::Differs),
                 unknown_bytes: comparison.bytes(Likeness::Unknown),
-                checksum_bytes: told.checksum_bytes,
+                checksum_bytes: reported.checksum_bytes,
                 total_ns,
             },
         );
@@ -192,14 +192,14 @@ fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Se
     let (what, against) = (what.to_string_lossy(), against.to_string_lossy());
     let is_exact = output.verbosity > 0;
     let in_words = |bytes: u64| size_exact(bytes, is_exact);
-    output.line(format!("{what}: {}", in_words(told.len_bytes)))?;
+    output.line(format!("{what}: {}", in_words(reported.len_bytes)))?;
     output.line(format!(
         "  against      {against}: {}",
-        in_words(told.against_len_bytes)
+        in_words(reported.against_len_bytes)
     ))?;
     output.line(format!(
         "  checksums    {} of {} and {}",
-        told.kind, told.sources.0, told.sources.1
+        reported.kind, reported.sources.0, reported.sources.1
     ))?;
     let ranges = |likeness| {
         let count = comparison.ranges.iter().filter(|(_, own)| *own == likeness).count();
@@ -227,7 +227,7 @@ fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Se
     }
     output.line(format!(
         "  cost         {} of checksums in {}; no content was read",
-        in_words(told.checksum_bytes),
+        in_words(reported.checksum_bytes),
         duration(total_ns)
     ))
 }

@@ -77,7 +77,7 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
             timestamp::local(held.since_ns),
             held.doubt
         ))?;
-        for line in held_back::ways_on(&known.folder, held).lines() {
+        for line in held_back::next_steps(&known.folder, held).lines() {
             output.line(format!("    {line}"))?;
         }
     }
@@ -120,7 +120,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     }
     if !sync.limits.is_empty() {
         let now = match sync.paused_since_ns {
-            None => format!(" ({})", throttling::now_told(sync.bytes_per_second_max)),
+            None => format!(" ({})", throttling::current_rate_text(sync.bytes_per_second_max)),
             Some(_) => String::new(),
         };
         // The process that serves the folder may be another version and write limits differently.

@@ -286,12 +286,12 @@ fn time_of_reads<F>(
         }
     }
     let mut page_bytes = [0; BLOCK_LEN_BYTES];
-    let began = Instant::now();
+    let started = Instant::now();
     for (path, page) in reads {
         let file = files.get(path.as_path()).ok_or("a file that was not opened")?;
         read(file, page * BLOCK_LEN_BYTES as u64, &mut page_bytes)?;
     }
-    Ok(began.elapsed().as_nanos() as f64 / reads.len().max(1) as f64)
+    Ok(started.elapsed().as_nanos() as f64 / reads.len().max(1) as f64)
 }
 
 fn check_tree(program: &Program<'_>, variant: &str, tree: &Path) -> Result<(), SuiteError> {

@@ -258,28 +258,28 @@ fn measure(code: Code, pairs: &[Pair], runs: usize) -> Result<Coded, SuiteError>
     for pair in pairs {
         coder.encode(pair, &mut delta)?;
         coder.decode(&pair.base, &delta, &mut page)?;
-        let is_told = code != Code::Ours || !delta.is_empty();
-        if is_told && page != pair.new {
+        let is_reported = code != Code::Ours || !delta.is_empty();
+        if is_reported && page != pair.new {
             return Err(format!("{} does not lead back to the page", code.name()).into());
         }
-        coded.lens.push(if is_told { delta.len() } else { BLOCK_LEN_BYTES });
+        coded.lens.push(if is_reported { delta.len() } else { BLOCK_LEN_BYTES });
         deltas.push(delta.clone());
     }
-    let mean_us = |began: Instant| began.elapsed().as_nanos() as f64 / 1e3 / pairs.len().max(1) as f64;
+    let mean_us = |started: Instant| started.elapsed().as_nanos() as f64 / 1e3 / pairs.len().max(1) as f64;
     for _ in 0..runs {
         interrupt::check()?;
-        let began = Instant::now();
+        let started = Instant::now();
         for pair in pairs {
             coder.encode(black_box(pair), &mut delta)?;
             black_box(&delta);
         }
-        coded.encode_us.push(mean_us(began));
-        let began = Instant::now();
+        coded.encode_us.push(mean_us(started));
+        let started = Instant::now();
         for (pair, delta) in pairs.iter().zip(&deltas) {
             coder.decode(&pair.base, black_box(delta), &mut page)?;
             black_box(&page);
         }
-        coded.decode_us.push(mean_us(began));
+        coded.decode_us.push(mean_us(started));
     }
     Ok(coded)
 }
@@ -298,13 +298,13 @@ fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples
     if short.len() < PAIRS_MIN {
         return Ok(None);
     }
-    let mean_us = |began: Instant| began.elapsed().as_nanos() as f64 / 1e3 / short.len() as f64;
+    let mean_us = |started: Instant| started.elapsed().as_nanos() as f64 / 1e3 / short.len() as f64;
     let (mut keep_us, mut restore_us) = (Samples::default(), Samples::default());
     for _ in 0..runs {
         interrupt::check()?;
         let mut inodes = vec![Inode::default()];
         let mut places = Vec::with_capacity(short.len());
-        let began = Instant::now();
+        let started = Instant::now();
         for pair in &short {
             encode(black_box(pair), &mut delta);
             let mut put = None;
@@ -324,15 +324,15 @@ fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples
             };
             places.push((inodes.len() - 1, page));
         }
-        keep_us.push(mean_us(began));
-        let began = Instant::now();
+        keep_us.push(mean_us(started));
+        let started = Instant::now();
         for (pair, (inode, page)) in short.iter().zip(&places) {
             page_bytes.copy_from_slice(&pair.base[..]);
             let kept = inodes.get(*inode).and_then(|inode| inode.delta_of(u64::from(*page)));
             apply_page_delta(&mut page_bytes[..], black_box(kept.ok_or("a delta is not there")?))?;
             black_box(&page_bytes);
         }
-        restore_us.push(mean_us(began));
+        restore_us.push(mean_us(started));
         if short.last().is_some_and(|pair| page_bytes != pair.new) {
             return Err("a delta in an inode does not lead back to the page".into());
         }

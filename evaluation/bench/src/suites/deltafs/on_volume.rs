@@ -339,7 +339,7 @@ impl Stage for OnVolume<'_> {
             }
             Operation::Close { handle } => {
                 if let Some(ino) = self.handles.remove(handle) {
-                    self.volume.let_go(ino, 1)?;
+                    self.volume.release_hold(ino, 1)?;
                 }
             }
             Operation::Truncate {

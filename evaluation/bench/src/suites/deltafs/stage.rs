@@ -41,7 +41,7 @@ pub(crate) struct Took {
 /// If an operation fails: each succeeded when it was recorded.
 pub(crate) fn replay(trace: &Trace, stage: &mut impl Stage) -> Result<Took, SuiteError> {
     let mut took = Took::default();
-    let began = Instant::now();
+    let started = Instant::now();
     let mut due_us = SYNC_EVERY_US;
     for (index, timed) in trace.operations.iter().enumerate() {
         if timed.at_us >= due_us {
@@ -72,6 +72,6 @@ pub(crate) fn replay(trace: &Trace, stage: &mut impl Stage) -> Result<Took, Suit
         }
     }
     stage.sync()?;
-    took.wall_s = began.elapsed().as_secs_f64();
+    took.wall_s = started.elapsed().as_secs_f64();
     Ok(took)
 }

@@ -145,24 +145,24 @@ fn fill(image: &Path, len_bytes: u64) -> Result<(), SuiteError> {
 fn measure(path: &Path) -> Result<[f64; STEPS.len()], SuiteError> {
     let mut contents = [1, 2].map(Content::new);
     let file = OpenOptions::new().create_new(true).read(true).write(true).open(path)?;
-    let rate = |began: Instant| FILE_LEN_BYTES as f64 / 1e6 / began.elapsed().as_secs_f64();
-    let began = Instant::now();
+    let rate = |started: Instant| FILE_LEN_BYTES as f64 / 1e6 / started.elapsed().as_secs_f64();
+    let started = Instant::now();
     contents[0].write(&file)?;
-    let written = rate(began);
+    let written = rate(started);
     file.sync_all()?;
-    let synced = rate(began);
+    let synced = rate(started);
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     let mut read = [0.0; 2];
     for speed in &mut read {
-        let began = Instant::now();
+        let started = Instant::now();
         read_all(&file)?;
-        *speed = rate(began);
+        *speed = rate(started);
     }
     let mut over = [0.0; 2];
     for speed in &mut over {
-        let began = Instant::now();
+        let started = Instant::now();
         contents[1].write(&file)?;
-        *speed = rate(began);
+        *speed = rate(started);
         file.sync_all()?;
     }
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;

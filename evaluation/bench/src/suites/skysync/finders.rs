@@ -30,7 +30,7 @@ use byteback_extents::{ByteRange, ExtentSet};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::baseline;
-use super::sources::{self, Source, Told};
+use super::sources::{self, Source, SourceLeaves};
 use crate::SuiteError;
 use crate::alternate::Measures;
 
@@ -500,7 +500,7 @@ fn compare_groups(
     kept: &KeptSums,
     source: &Source,
     (new, old_len): (&File, u64),
-) -> Result<(Told, GroupAnswer), SuiteError> {
+) -> Result<(SourceLeaves, GroupAnswer), SuiteError> {
     let (told, list) = account.step(CLIENT_CHECKSUMS, || {
         let told = sources::tell(source, new, kept.kind)?;
         let mut list = Vec::new();

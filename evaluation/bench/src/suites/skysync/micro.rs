@@ -65,7 +65,7 @@ const SIZES_QUICK: [Size; 1] = [Size {
 }];
 
 /// The files of all contenders.
-pub(crate) struct Stand {
+pub(crate) struct TestBed {
     ends: Ends,
     /// The copies that rsync and rdiff update.
     rsync: PathBuf,
@@ -76,7 +76,7 @@ pub(crate) struct Stand {
     scratch: Scratch,
 }
 
-impl Stand {
+impl TestBed {
     /// A stand for contents of up to `len_max` bytes.
     ///
     /// # Errors
@@ -305,7 +305,7 @@ pub(crate) fn run(options: Options) -> Result<Findings, SuiteError> {
 
 fn run_size(size: &Size, options: Options) -> Result<Findings, SuiteError> {
     // The largest insertions make the largest contents.
-    let stand = Stand::make(size.len as u64 + (16 << 20))?;
+    let test_bed = TestBed::make(size.len as u64 + (16 << 20))?;
     let old = real_bytes(size.len)?;
     let mut figures: Vec<Figure> = SHOWN
         .into_iter()
@@ -318,9 +318,9 @@ fn run_size(size: &Size, options: Options) -> Result<Findings, SuiteError> {
         .collect();
     let mut goals = Vec::new();
     tell(&format!("{}, unmodified", size.name));
-    let unmodified = stand.measure(&old, &old, options.runs)?;
+    let unmodified = test_bed.measure(&old, &old, options.runs)?;
     goals.extend(goals_of(size, "unmodified", &unmodified));
-    let extraction = stand.extraction(&format!("All checksums of a file of {}", size.name), options.runs)?;
+    let extraction = test_bed.extraction(&format!("All checksums of a file of {}", size.name), options.runs)?;
     let mut parts = Vec::new();
     for edit in Edit::ALL {
         let mut panels: Vec<Panel> = SHOWN
@@ -334,7 +334,7 @@ fn run_size(size: &Size, options: Options) -> Result<Findings, SuiteError> {
         for &edit_len in size.edits {
             tell(&format!("{}, {} of {edit_len} bytes", size.name, edit.name()));
             let new = edited(&old, edit, edit_len, edit_len as u64);
-            let results = stand.measure(&old, &new, options.runs)?;
+            let results = test_bed.measure(&old, &new, options.runs)?;
             for (panel, (metric, ..)) in panels.iter_mut().zip(SHOWN) {
                 let label = format!("{}", edit_len as f64 / 1024.0);
                 panel.push(label, cells(&results, metric));

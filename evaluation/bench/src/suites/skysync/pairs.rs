@@ -11,7 +11,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-use super::micro::{Stand, table};
+use super::micro::{TestBed, table};
 use super::{Findings, tell};
 use crate::figure::Figure;
 use crate::rig::process::{program, run as run_program};
@@ -145,8 +145,8 @@ pub(crate) fn run(options: Options, packages: Option<&Path>) -> Result<Findings,
             }
         };
         let (old, new) = (fs::read(old)?, fs::read(new)?);
-        let stand = Stand::make(old.len().max(new.len()) as u64)?;
-        let results = stand.measure(&old, &new, options.runs)?;
+        let test_bed = TestBed::make(old.len().max(new.len()) as u64)?;
+        let results = test_bed.measure(&old, &new, options.runs)?;
         let title = format!(
             "{} {} to {}: {} bytes to {}",
             pair.name,

@@ -66,7 +66,7 @@ struct Way {
 }
 
 /// Fields are dropped in order: the server before the folder.
-struct Stand {
+struct TestBed {
     server: Server,
     byteback: Byteback,
     ways: Vec<Way>,
@@ -75,7 +75,7 @@ struct Stand {
     scratch: Scratch,
 }
 
-impl Stand {
+impl TestBed {
     fn make(content: &[u8]) -> Result<Self, SuiteError> {
         let len = content.len() as u64;
         let scratch = Scratch::create(&Scratch::default_parent()?, 40 * len + (2 << 30))?;
@@ -106,7 +106,7 @@ impl Stand {
             byteback.init(&server, &folder, &format!("skysync-{number}"))?;
             ways.push(Way { name, delta, folder });
         }
-        let stand = Self {
+        let test_bed = Self {
             server,
             byteback,
             ways,
@@ -114,12 +114,14 @@ impl Stand {
             rsync_copy: scratch.folder("rsync-copy")?,
             scratch,
         };
-        stand.write(Some(content))?;
-        for way in &stand.ways {
-            stand.byteback.backup_unmounted(&stand.server, &way.folder, "full")?;
+        test_bed.write(Some(content))?;
+        for way in &test_bed.ways {
+            test_bed
+                .byteback
+                .backup_unmounted(&test_bed.server, &way.folder, "full")?;
         }
-        stand.rsync()?;
-        Ok(stand)
+        test_bed.rsync()?;
+        Ok(test_bed)
     }
 
     /// Writes the next version for all contenders; `None` changes the file's time only.
@@ -222,7 +224,7 @@ fn measures([client_s, server_s, wall_s]: [f64; 3], wire: u64, [client_read, ser
 pub(crate) fn run(options: Options) -> Result<Findings, SuiteError> {
     let len = if options.quick { LEN_QUICK } else { LEN };
     let content = RefCell::new(real_bytes(len)?);
-    let stand = Stand::make(&content.borrow())?;
+    let test_bed = TestBed::make(&content.borrow())?;
     let mut panels = Vec::new();
     let mut goals = Vec::new();
     for (case, edit, less) in [
@@ -230,9 +232,9 @@ pub(crate) fn run(options: Options) -> Result<Findings, SuiteError> {
         ("1 MiB inverted", Some(Edit::Inverse), 20.0),
         ("1 MiB inserted", Some(Edit::Insert), 2.0),
     ] {
-        let results = stand.measure(case, edit, options.runs, &content)?;
+        let results = test_bed.measure(case, edit, options.runs, &content)?;
         let mut panel = Panel::new(case, "who", "", &METRICS.map(|(_, title)| title));
-        for name in [RSYNC].into_iter().chain(stand.ways.iter().map(|way| way.name)) {
+        for name in [RSYNC].into_iter().chain(test_bed.ways.iter().map(|way| way.name)) {
             let cell = |metric| Some(Cell::from(results.get(name)?.get(metric)?));
             panel.push(name, METRICS.map(|(metric, _)| cell(metric)).to_vec());
         }

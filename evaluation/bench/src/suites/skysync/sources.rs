@@ -40,7 +40,7 @@ pub(crate) struct Source {
 }
 
 /// The checksums that a source returned for a content.
-pub(crate) struct Told {
+pub(crate) struct SourceLeaves {
     len_bytes: u64,
     leaves: Vec<Leaf>,
     /// The CRCs of the same blocks, as far as they are known.
@@ -53,7 +53,7 @@ pub(crate) struct Told {
     pub(crate) read_bytes: u64,
 }
 
-impl Told {
+impl SourceLeaves {
     /// The known checksums of the parts of it that are left, as
     /// [`byteback_delta::find::find_gathered`] takes them.
     pub(crate) fn known_of(&self, answer: &GroupAnswer) -> Result<Known<CrcSums<CrcList>, SumList>, SuiteError> {
@@ -210,7 +210,7 @@ pub(crate) fn sum(source: &Source, file: &File) -> Result<u64, SuiteError> {
 }
 
 /// The checksums of a file: known ones without reading, and the others by reading.
-pub(crate) fn tell(source: &Source, file: &File, kind: LeafKind) -> Result<Told, SuiteError> {
+pub(crate) fn tell(source: &Source, file: &File, kind: LeafKind) -> Result<SourceLeaves, SuiteError> {
     let gathering = Gathering::new(kind, file.metadata()?.len());
     match &source.keeper {
         Keeper::Btrfs(sums) => {
@@ -260,7 +260,7 @@ impl Gathering {
         kind: Kind,
         crcs_of: impl Fn(&E) -> &[u8],
         file: &File,
-    ) -> Result<Told, SuiteError> {
+    ) -> Result<SourceLeaves, SuiteError> {
         while let Some(run) = extraction.next_run()? {
             match run {
                 Run::Sums { sums, .. } if kind == Kind::Sha256 || kind == Kind::Blake3 => {
@@ -284,7 +284,7 @@ impl Gathering {
         extraction.finish()?;
         let proof = self.digest.finish_with_groups();
         let (digest, groups) = proof.ok_or("the leaves are not those of the whole content")?;
-        Ok(Told {
+        Ok(SourceLeaves {
             len_bytes: self.len_bytes,
             leaves: self.leaves,
             crcs: self.crcs,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::log_memory::{LogMemory, Seen};
-use super::stand::{self, Variant};
+use super::test_bed::{self, Variant};
 use super::{Findings, Setting, tell};
 use crate::SuiteError;
 use crate::alternate::Samples;
@@ -60,7 +60,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     for round in 0..=setting.options.runs {
         tell(&format!("traces: round {round} of {}", setting.options.runs));
         let place = scratch.folder("round")?;
-        let mut variants = stand::make(&place, &VARIANTS, setting.placement, |backing| {
+        let mut variants = test_bed::make(&place, &VARIANTS, setting.placement, |backing| {
             for trace in &traces {
                 let folder = backing.join(&trace.name);
                 fs::create_dir(&folder)?;
@@ -96,7 +96,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
                     memory.look()?;
                 }
                 // Pending writes must not disturb the next variant.
-                stand::sync_file_system(&place)?;
+                test_bed::sync_file_system(&place)?;
             }
         }
         seen.push(memory.end()?);
@@ -209,7 +209,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     })
 }
 
-fn verify(traces: &[Trace], ready: &stand::Ready) -> Result<(), SuiteError> {
+fn verify(traces: &[Trace], ready: &test_bed::Ready) -> Result<(), SuiteError> {
     for trace in traces {
         let hash = traces::tree_hash(&ready.root().join(&trace.name))?;
         if trace.final_hash.as_ref() != Some(&hash) {

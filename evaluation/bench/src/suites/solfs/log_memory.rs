@@ -6,7 +6,7 @@
 
 use byteback_control::{ChangesCursor, Client, ContentChange, CutInfo, CutRequest, Outcome, TreeService};
 
-use super::stand::Ready;
+use super::test_bed::Ready;
 use crate::SuiteError;
 
 const CONSUMER: &str = "bench";

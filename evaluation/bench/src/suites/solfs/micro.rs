@@ -11,7 +11,7 @@ use std::time::Instant;
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_oplog::{Granularity, LogOptions, mlog};
 
-use super::log_stand::{LogStand, log_options};
+use super::log_test_bed::{LogTestBed, log_options};
 use super::{Findings, Setting, tell};
 use crate::SuiteError;
 use crate::alternate::Samples;
@@ -85,31 +85,31 @@ fn versions(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError>
         let (mut cold, mut warm) = (Samples::default(), Samples::default());
         for round in 0..setting.options.runs {
             let folder = place.join(format!("versions {depth} {round}"));
-            let mut stand = LogStand::create(&folder, FILE_BYTES, LogOptions::default())?;
+            let mut test_bed = LogTestBed::create(&folder, FILE_BYTES, LogOptions::default())?;
             let mut random = Random::new((depth * 100 + round) as u64);
-            let since = stand.mark("reader")?;
+            let since = test_bed.mark("reader")?;
             let per_version = CHANGED_BYTES / WRITE_BYTES / depth as u64;
             for version in 0..depth {
-                stand.write(&random_writes(&mut random, per_version)?)?;
+                test_bed.write(&random_writes(&mut random, per_version)?)?;
                 if version + 1 < depth {
-                    stand.mark(&format!("other {version}"))?;
+                    test_bed.mark(&format!("other {version}"))?;
                 }
             }
-            let cut = stand.log.cut_held(|| ())?;
-            let expected = stand.ranges_of(&cut, since)?;
+            let cut = test_bed.log.cut_held(|| ())?;
+            let expected = test_bed.ranges_of(&cut, since)?;
             drop(cut);
-            stand = stand.reopened_cold()?;
-            let cut = stand.log.cut_held(|| ())?;
-            let (cold_ms, found) = timed(|| stand.ranges_of(&cut, since))?;
+            test_bed = test_bed.reopened_cold()?;
+            let cut = test_bed.log.cut_held(|| ())?;
+            let (cold_ms, found) = timed(|| test_bed.ranges_of(&cut, since))?;
             if found != expected {
                 return Err("after a restart the log reports other ranges".into());
             }
             cold.push(cold_ms);
             drop(cut);
             // A new cut each time, as for each getdiff.
-            let cut = stand.log.cut_held(|| ())?;
-            warm.push(timed(|| stand.ranges_of(&cut, since))?.0);
-            drop((cut, stand));
+            let cut = test_bed.log.cut_held(|| ())?;
+            warm.push(timed(|| test_bed.ranges_of(&cut, since))?.0);
+            drop((cut, test_bed));
             scratch::remove(&folder)?;
         }
         let paper = match depth {
@@ -188,8 +188,8 @@ fn mlogs(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
             // Room for both halves, so that no extents are joined.
             let options = log_options(Granularity::Byte, 4 * count as u32);
             let file_bytes = count as u64 * 16384;
-            let stand = LogStand::create(&folder, file_bytes, options)?;
-            stand.mark("reader")?;
+            let test_bed = LogTestBed::create(&folder, file_bytes, options)?;
+            test_bed.mark("reader")?;
             let mut random = Random::new(round as u64);
             let mut ranges: Vec<ByteRange> = random
                 .scattered(2 * count, 1024, file_bytes)
@@ -198,13 +198,13 @@ fn mlogs(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
                 .collect::<Result<_, _>>()?;
             shuffle(&mut ranges, &mut random);
             let (old, new) = ranges.split_at(count);
-            stand.write(old)?;
+            test_bed.write(old)?;
             // The first half goes to the database, then the second half on top of it.
-            stand.log.look()?;
-            stand.write(new)?;
-            let (merge_ms, _) = timed(|| Ok(stand.log.look()?))?;
+            test_bed.log.look()?;
+            test_bed.write(new)?;
+            let (merge_ms, _) = timed(|| Ok(test_bed.log.look()?))?;
             samples.entry(3).or_default().push(merge_ms);
-            drop(stand);
+            drop(test_bed);
             scratch::remove(&folder)?;
         }
         let (paper_convert, paper_merge) = match count {
@@ -300,10 +300,10 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
             (Granularity::Page, "pages", papers[1]),
         ] {
             let folder = place.join(format!("memory {name} {told}"));
-            let stand = LogStand::create(&folder, FILE_BYTES, log_options(granularity, 5000))?;
-            stand.mark("reader")?;
-            stand.write(&writes)?;
-            let usage = stand.log.usage()?;
+            let test_bed = LogTestBed::create(&folder, FILE_BYTES, log_options(granularity, 5000))?;
+            test_bed.mark("reader")?;
+            test_bed.write(&writes)?;
+            let usage = test_bed.log.usage()?;
             let cells = [
                 Some(usage.extent_bytes as f64 / 1000.0),
                 Some(usage.pending_extents as f64),
@@ -313,7 +313,7 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
                 format!("{name}, {told}"),
                 cells.map(|value| value.map(Cell::from)).to_vec(),
             );
-            drop(stand);
+            drop(test_bed);
             scratch::remove(&folder)?;
         }
     }
@@ -338,17 +338,17 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
             for granularity in [Granularity::Byte, Granularity::Page, Granularity::Adaptive] {
                 let folder = place.join(format!("extra {name} {limit} {granularity:?}"));
                 let options = log_options(granularity, limit);
-                let stand = LogStand::create(&folder, PATTERN_FILE_BYTES, options)?;
-                let since = stand.mark("reader")?;
-                stand.write(&writes)?;
-                let cut = stand.log.cut_held(|| ())?;
-                let reported = stand.ranges_of(&cut, since)?;
+                let test_bed = LogTestBed::create(&folder, PATTERN_FILE_BYTES, options)?;
+                let since = test_bed.mark("reader")?;
+                test_bed.write(&writes)?;
+                let cut = test_bed.log.cut_held(|| ())?;
+                let reported = test_bed.ranges_of(&cut, since)?;
                 if reported.len() > limit as usize {
                     return Err(format!("{} extents where {limit} are allowed", reported.len()).into());
                 }
                 let more = reported.total_len_bytes().saturating_sub(exact);
                 cells.push(Some(Cell::from(more as f64 / exact as f64 * 100.0)));
-                drop((cut, stand));
+                drop((cut, test_bed));
                 scratch::remove(&folder)?;
             }
             extra.push(format!("{name}, {told} of {extents}"), cells);

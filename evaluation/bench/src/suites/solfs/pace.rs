@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::applications;
-use super::stand::{self, Variant};
+use super::test_bed::{self, Variant};
 use super::{Findings, Setting, tell};
 use crate::SuiteError;
 use crate::alternate::Samples;
@@ -155,7 +155,7 @@ fn one(
     gap_max: Duration,
     setting: &Setting<'_>,
 ) -> Result<Spent, SuiteError> {
-    let mut ready = stand::make(place, &[variant], setting.placement, |backing| {
+    let mut ready = test_bed::make(place, &[variant], setting.placement, |backing| {
         traces.iter().try_for_each(|trace| {
             let folder = backing.join(&trace.name);
             fs::create_dir(&folder)?;

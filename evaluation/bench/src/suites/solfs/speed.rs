@@ -15,7 +15,7 @@ use std::time::Instant;
 use rustix::fs::AtFlags;
 
 use super::jobs;
-use super::stand::{self, Ready, Variant};
+use super::test_bed::{self, Ready, Variant};
 use super::{Findings, Setting, tell};
 use crate::SuiteError;
 use crate::alternate::Samples;
@@ -91,7 +91,7 @@ const WORKLOADS: [Workload; 12] = [
 pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, 1 << 30)?;
     let place = scratch.folder("speed")?;
-    let mut variants = stand::make(&place, &Variant::ALL, setting.placement, |backing| {
+    let mut variants = test_bed::make(&place, &Variant::ALL, setting.placement, |backing| {
         make_file(&backing.join("file"))?;
         fs::create_dir(backing.join("many"))?;
         for index in 0..STAT_FILES {

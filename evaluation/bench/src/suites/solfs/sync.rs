@@ -62,7 +62,7 @@ impl Kind {
 
 /// The equipment of all cases. Fields are dropped in order: the mount before the server, and the
 /// folder last.
-struct Stand {
+struct TestBed {
     mount: Mount,
     server: Server,
     byteback: Byteback,
@@ -77,7 +77,7 @@ struct Stand {
     scratch: Scratch,
 }
 
-impl Stand {
+impl TestBed {
     fn make() -> Result<Self, SuiteError> {
         let scratch = Scratch::create(&Scratch::default_parent()?, 1 << 30)?;
         let byteback = Byteback::locate(scratch.folder("home")?)?;
@@ -184,7 +184,7 @@ fn measures(wall_s: f64, wire_bytes: u64, client_cpu_s: f64, server_cpu_s: f64) 
 /// # Errors
 /// If a program fails, or a contender's copy on the server differs from the file.
 pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
-    let stand = Stand::make()?;
+    let test_bed = TestBed::make()?;
     let sizes: &[usize] = if setting.options.quick {
         &SIZES_KIB_QUICK
     } else {
@@ -219,7 +219,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         let mut last = None;
         for &size_kib in sizes {
             tell(&format!("{}, {size_kib} KiB", kind.name()));
-            let results = measure(&stand, kind, size_kib, LINK_MBIT_PER_S, setting.options.runs)?;
+            let results = measure(&test_bed, kind, size_kib, LINK_MBIT_PER_S, setting.options.runs)?;
             for (panel, metric) in panels.iter_mut().zip(["time", "traffic", "CPU"]) {
                 panel.push(size_kib.to_string(), cells(&results, &columns, metric));
             }
@@ -267,7 +267,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         traffic.push(wire);
         cpu.push(processor);
     }
-    stand.mount.unmount()?;
+    test_bed.mount.unmount()?;
     let figure = |id, title: &str, about: &str, panels| Figure {
         id,
         title: title.to_owned(),
@@ -314,7 +314,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
 /// # Errors
 /// As [`run`].
 pub(crate) fn run_parts(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
-    let stand = Stand::make()?;
+    let test_bed = TestBed::make()?;
     let parts = ["client CPU", "server CPU", "network", "waiting"];
     let mut panel =
         Panel::new("A random update of 1 MiB, by part", "link, contender", "ms", &parts).drawn_as(Chart::Stacks);
@@ -335,7 +335,7 @@ pub(crate) fn run_parts(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     );
     for link in LINKS_MBIT_PER_S {
         tell(&format!("by part, {link} Mbit/s"));
-        let results = measure(&stand, Kind::Random, 1024, link, setting.options.runs)?;
+        let results = measure(&test_bed, Kind::Random, 1024, link, setting.options.runs)?;
         let mut row = Vec::new();
         for name in [&[OURS][..], &PEERS].concat() {
             let median = |metric| results[name][metric].median();
@@ -358,7 +358,7 @@ pub(crate) fn run_parts(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         });
         shares.push(link.to_string(), row);
     }
-    stand.mount.unmount()?;
+    test_bed.mount.unmount()?;
     Ok(Findings {
         figures: vec![Figure {
             id: "figure-12",
@@ -387,7 +387,7 @@ fn less(results: &Results, metric: &str, peer: &str) -> f64 {
 
 /// Measures the transfers of one kind and size of change in turn, and checks the copies in the end.
 fn measure(
-    stand: &Stand,
+    test_bed: &TestBed,
     kind: Kind,
     size_kib: usize,
     link_mbit_per_s: u64,
@@ -397,57 +397,67 @@ fn measure(
     let mut last_snapshot = None;
     let found_snapshots = [std::cell::Cell::new(None), std::cell::Cell::new(None)];
     let found = |finder: usize| {
-        let (measures, snapshot) = stand.transfer_found(finder)?;
+        let (measures, snapshot) = test_bed.transfer_found(finder)?;
         found_snapshots[finder].set(snapshot);
         Ok(measures)
     };
     let mut contenders = [
         Contender::new(OURS, || {
-            let (measures, snapshot) = stand.transfer_ours()?;
+            let (measures, snapshot) = test_bed.transfer_ours()?;
             last_snapshot = snapshot;
             Ok(measures)
         }),
-        Contender::new(PEERS[0], || stand.transfer_rsync(bits_per_s)),
-        Contender::new(PEERS[1], || stand.transfer_rdiff(bits_per_s)),
+        Contender::new(PEERS[0], || test_bed.transfer_rsync(bits_per_s)),
+        Contender::new(PEERS[1], || test_bed.transfer_rdiff(bits_per_s)),
         Contender::new(PEERS[2], || found(0)),
         Contender::new(PEERS[3], || found(1)),
     ];
     let before = |_| {
         if kind == Kind::Insert {
             // Otherwise the file would grow from round to round.
-            stand.server.limit_link(None);
-            write_whole(&stand.mount.point().join(FILE), &original())?;
-            stand.transfer_ours()?;
-            stand.transfer_rsync(u64::MAX)?;
-            stand.transfer_rdiff(u64::MAX)?;
-            stand.copy_to_finders()?;
-            stand.transfer_found(0)?;
-            stand.transfer_found(1)?;
+            test_bed.server.limit_link(None);
+            write_whole(&test_bed.mount.point().join(FILE), &original())?;
+            test_bed.transfer_ours()?;
+            test_bed.transfer_rsync(u64::MAX)?;
+            test_bed.transfer_rdiff(u64::MAX)?;
+            test_bed.copy_to_finders()?;
+            test_bed.transfer_found(0)?;
+            test_bed.transfer_found(1)?;
         }
-        stand.server.limit_link(Some(bits_per_s));
-        stand.changes.set(stand.changes.get() + 1);
-        change(&stand.mount.point().join(FILE), kind, size_kib, stand.changes.get())?;
-        stand.copy_to_finders()
+        test_bed.server.limit_link(Some(bits_per_s));
+        test_bed.changes.set(test_bed.changes.get() + 1);
+        change(
+            &test_bed.mount.point().join(FILE),
+            kind,
+            size_kib,
+            test_bed.changes.get(),
+        )?;
+        test_bed.copy_to_finders()
     };
     let results = alternate_after(runs, before, &mut contenders)?;
     drop(contenders);
-    stand.server.limit_link(None);
+    test_bed.server.limit_link(None);
 
-    let file = fs::read(stand.folder.join(FILE))?;
-    let restored = stand.scratch.path().join("restored");
+    let file = fs::read(test_bed.folder.join(FILE))?;
+    let restored = test_bed.scratch.path().join("restored");
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
-    stand.byteback.restore(&stand.folder, snapshot, &restored, |_| ())?;
+    test_bed
+        .byteback
+        .restore(&test_bed.folder, snapshot, &restored, |_| ())?;
     let mut copies = vec![
         (OURS, restored),
-        (PEERS[0], stand.rsync_copy.clone()),
-        (PEERS[1], stand.rdiff_copy.clone()),
+        (PEERS[0], test_bed.rsync_copy.clone()),
+        (PEERS[1], test_bed.rdiff_copy.clone()),
     ];
     for (finder, snapshot) in found_snapshots.iter().enumerate() {
-        let restored = stand.scratch.path().join(format!("restored from {}", FINDERS[finder]));
+        let restored = test_bed
+            .scratch
+            .path()
+            .join(format!("restored from {}", FINDERS[finder]));
         let snapshot = snapshot.get().ok_or("a backup made no snapshot")?;
-        stand
+        test_bed
             .byteback
-            .restore(&stand.finder_folders[finder], snapshot, &restored, |_| ())?;
+            .restore(&test_bed.finder_folders[finder], snapshot, &restored, |_| ())?;
         copies.push((PEERS[2 + finder], restored));
     }
     for (name, folder) in &copies {

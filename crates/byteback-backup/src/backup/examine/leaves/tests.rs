@@ -7,13 +7,13 @@ use byteback_host::random::{SplitMix64, noise};
 
 use super::*;
 
-const TOLD: LeavesTold = LeavesTold {
+const TOLD: LeavesSummary = LeavesSummary {
     source: LeafSource::Kept,
     read_bytes: 0,
 };
 
 fn making(len: u64, with_crcs: bool) -> Making {
-    let kind = ToldKind::Blake3;
+    let kind = WireLeafKind::Blake3;
     Making::begin(len, LeafRequest { kind, with_crcs }, true, true, None)
         .ok()
         .unwrap()
@@ -132,7 +132,7 @@ fn the_leaves_of_what_is_left_are_the_same_kept_or_told_again() {
         let equal: Vec<u64> = (0..3).filter(|_| random.below(2) == 0).collect();
         let answer = answer(&first.groups, &equal);
         let request = LeafRequest {
-            kind: ToldKind::Blake3,
+            kind: WireLeafKind::Blake3,
             with_crcs: true,
         };
         let mut again = Making::begin(len as u64, request, false, false, Some(&answer))

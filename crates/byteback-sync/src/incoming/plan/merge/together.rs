@@ -16,7 +16,7 @@
 use byteback_model::{FileId, NodeKind, Place};
 use std::collections::{HashMap, HashSet};
 
-use super::super::{HereNode, Member, Outcome, PlanError};
+use super::super::{LocalNode, Member, Outcome, PlanError};
 use super::Merge;
 
 type Result<T> = std::result::Result<T, PlanError>;
@@ -30,15 +30,17 @@ impl Merge<'_, '_> {
             let Some(node) = self.view.node(id)? else { continue };
             let is_blocked = self.given.blocked.contents.contains(&id);
             let is_to_be_parted =
-                self.parted.contains(&member.id) && !is_blocked && node.is_known && self.is_changed_here(id, &node);
+                self.parted.contains(&member.id) && !is_blocked && node.is_known && self.is_changed_locally(id, &node);
             let Some(there) = member.was.or(is_to_be_parted.then_some(id)) else {
                 continue;
             };
-            let Some(told) = self.told(there, false) else { continue };
+            let Some(reported) = self.reported(there, false) else {
+                continue;
+            };
             // Others may have removed it. Where a file was moved here, nothing of theirs is, unless
             // they moved it as well.
-            let has_its_name = node.places.iter().any(|place| told.places.contains(place));
-            if told.places.is_empty() || !(has_its_name || self.placed.contains_key(&there)) {
+            let has_its_name = node.places.iter().any(|place| reported.places.contains(place));
+            if reported.places.is_empty() || !(has_its_name || self.placed.contains_key(&there)) {
                 continue;
             }
             if member.was.is_none() {
@@ -55,7 +57,7 @@ impl Merge<'_, '_> {
                 };
                 self.renounce(id, since);
             }
-            self.add_told_names(there);
+            self.add_reported_names(there);
         }
         Ok(())
     }
@@ -68,7 +70,7 @@ impl Merge<'_, '_> {
                 continue;
             }
             let Some(node) = self.view.node(id)? else { continue };
-            if self.is_changed_here(id, &node) {
+            if self.is_changed_locally(id, &node) {
                 for place in node.places {
                     self.want.entry(place).or_insert(None);
                 }
@@ -135,7 +137,7 @@ impl Merge<'_, '_> {
 
     /// Whether a node is a file with a content that was written here and that the server does not
     /// have.
-    fn is_changed_here(&self, id: FileId, node: &HereNode) -> bool {
+    fn is_changed_locally(&self, id: FileId, node: &LocalNode) -> bool {
         node.attributes.kind == NodeKind::File && node.is_unsent && !self.same.contains(&id)
     }
 

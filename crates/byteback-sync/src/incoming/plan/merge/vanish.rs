@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::super::names::{is_name_of_new, is_name_on_its_way};
 use super::super::{
-    ContentFrom, HereNode, Identity, Outcome, PlanError, Step, are_same_attributes, is_directory, merged_attributes,
+    ContentFrom, Identity, LocalNode, Outcome, PlanError, Step, are_same_attributes, is_directory, merged_attributes,
 };
 use super::{Merge, Merged};
 
@@ -152,14 +152,19 @@ impl<'a> Merge<'a, '_> {
     }
 
     /// Whether a node holds something that the server does not have, or may in a moment.
-    fn is_unsent(&self, id: FileId, node: &HereNode) -> bool {
+    fn is_unsent(&self, id: FileId, node: &LocalNode) -> bool {
         let is_in_use = node.is_in_use && !is_directory(&node.attributes);
         is_in_use || (node.is_unsent && !self.same.contains(&id))
     }
 
     /// Whether a node has to be kept for itself: it holds something that the server does not have,
     /// or was moved here to where others put another node.
-    fn why_only_here(&mut self, id: FileId, node: &HereNode, losses: &Losses) -> Result<Option<Option<Place<FileId>>>> {
+    fn why_only_here(
+        &mut self,
+        id: FileId,
+        node: &LocalNode,
+        losses: &Losses,
+    ) -> Result<Option<Option<Place<FileId>>>> {
         let is_directory = is_directory(&node.attributes);
         if self.is_unsent(id, node) && !(is_directory && (node.is_known || self.view.is_withheld(id))) {
             return Ok(Some(None));
@@ -177,7 +182,7 @@ impl<'a> Merge<'a, '_> {
     /// the directories in them, which may hold there what is not seen here.
     fn gone_there(&mut self) -> Result<()> {
         let mut done: HashSet<FileId> = HashSet::new();
-        let anew: HashSet<FileId> = self.made_anew.iter().map(|(id, _)| *id).collect();
+        let anew: HashSet<FileId> = self.recreated.iter().map(|(id, _)| *id).collect();
         let is_gone_there = |id: &FileId| {
             let is_kept = anew.contains(id) || self.withheld.contains_key(id) || self.above_blocked.contains(id);
             !self.placed.contains_key(id) && !self.gone.contains(id) && !is_kept
@@ -185,7 +190,7 @@ impl<'a> Merge<'a, '_> {
         let removed = self.removed.keys().chain(&self.others.unreachable).copied();
         let mut to_do: Vec<(FileId, bool)> = removed.filter(is_gone_there).map(|id| (id, true)).collect();
         to_do.sort_unstable();
-        to_do.extend(self.made_anew.iter().map(|(id, _)| (*id, false)));
+        to_do.extend(self.recreated.iter().map(|(id, _)| (*id, false)));
         while let Some((id, is_outermost)) = to_do.pop() {
             let Some(node) = self.view.node(id)? else { continue };
             if !is_directory(&node.attributes) || !node.is_known || !done.insert(id) || self.withheld.contains_key(&id)
@@ -194,7 +199,7 @@ impl<'a> Merge<'a, '_> {
             }
             if !anew.contains(&id) {
                 let becomes = (self.fresh)();
-                self.made_anew.push((id, becomes));
+                self.recreated.push((id, becomes));
                 let wanted = self.want.iter().find(|(_, wanted)| **wanted == Some(id));
                 let place = wanted.map(|(place, _)| place.clone());
                 let place = place.or_else(|| node.places.first().cloned());
@@ -221,7 +226,7 @@ impl<'a> Merge<'a, '_> {
         &mut self,
         id: FileId,
         moved_to: Option<Place<FileId>>,
-        is_made_anew: bool,
+        is_recreated: bool,
         losses: &mut Losses,
     ) -> Result<()> {
         let Some(node) = self.view.node(id)? else { return Ok(()) };
@@ -240,10 +245,10 @@ impl<'a> Merge<'a, '_> {
             }
             false => id,
         };
-        let becomes = match node.is_known && is_made_anew {
+        let becomes = match node.is_known && is_recreated {
             true => {
                 let becomes = (self.fresh)();
-                self.made_anew.push((id, becomes));
+                self.recreated.push((id, becomes));
                 becomes
             }
             false => id,
@@ -279,7 +284,7 @@ impl<'a> Merge<'a, '_> {
     /// Directories that are made anew at the server get their identities when all else is done:
     /// from then on everything in them is to be sent.
     fn last_identities(&mut self) -> Vec<Step> {
-        let made_anew: HashMap<FileId, FileId> = self.made_anew.iter().copied().collect();
+        let recreated: HashMap<FileId, FileId> = self.recreated.iter().copied().collect();
         for outcome in &mut self.outcomes {
             let places = match outcome {
                 Outcome::Conflict { place, copy, .. } => [Some(place), Some(copy)],
@@ -287,7 +292,7 @@ impl<'a> Merge<'a, '_> {
                 Outcome::LeftOut { .. } | Outcome::BlockedName { .. } | Outcome::BlockedContent { .. } => [None, None],
             };
             for place in places.into_iter().flatten() {
-                if let Some(becomes) = made_anew.get(&place.parent) {
+                if let Some(becomes) = recreated.get(&place.parent) {
                     place.parent = *becomes;
                 }
             }
@@ -302,7 +307,7 @@ impl<'a> Merge<'a, '_> {
             becomes: *becomes,
             kind: Identity::Withheld,
         };
-        let anew = self.made_anew.iter().copied().map(step);
+        let anew = self.recreated.iter().copied().map(step);
         anew.chain(self.withheld.iter().map(withhold)).collect()
     }
 
@@ -375,10 +380,10 @@ impl<'a> Merge<'a, '_> {
                 Some(change) => Some(&change.after),
                 None => self
                     .others
-                    .told
+                    .reported
                     .get(&id)
                     .and_then(Option::as_ref)
-                    .map(|told| &told.attributes),
+                    .map(|reported| &reported.attributes),
             };
             let Some(there) = there else { continue };
             if node.attributes.kind == NodeKind::File && has_content(&id) {

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use byteback_control::ServiceError;
 use byteback_host::random::SplitMix64;
 
-use super::super::{ContentFrom, Here, HereNode, Identity, Member, NameChange, Need, NodeChange, Others, Step, Told};
+use super::super::{
+    ContentFrom, HeadNode, Identity, LocalNode, LocalTree, Member, NameChange, Need, NodeChange, Others, Step,
+};
 
 pub(super) const ROOT: FileId = FileId(1);
 
@@ -377,13 +379,13 @@ pub(super) fn diff(base: &Tree, server: &Tree) -> Others {
     others
 }
 
-pub(super) fn tell(server: &Tree, need: Need) -> Option<Told> {
+pub(super) fn tell(server: &Tree, need: Need) -> Option<HeadNode> {
     let node = server.nodes.get(&need.id)?;
     let entries = server.inside(need.id);
     let entries = entries
         .into_iter()
         .map(|(name, id)| (name, id, server.nodes[&id].attributes()));
-    Some(Told {
+    Some(HeadNode {
         attributes: node.attributes(),
         places: server.places_of(need.id),
         entries: need.entries.then(|| entries.collect()),
@@ -664,14 +666,14 @@ pub(super) struct Seen<'a> {
     pub(super) server: &'a Tree,
 }
 
-impl Here for Seen<'_> {
+impl LocalTree for Seen<'_> {
     fn root(&self) -> FileId {
         ROOT
     }
 
-    fn node(&self, id: FileId) -> Result<Option<HereNode>, ServiceError> {
+    fn node(&self, id: FileId) -> Result<Option<LocalNode>, ServiceError> {
         let local = self.local;
-        Ok(local.tree.nodes.get(&id).map(|node| HereNode {
+        Ok(local.tree.nodes.get(&id).map(|node| LocalNode {
             attributes: node.attributes(),
             places: local.tree.places_of(id),
             is_known: local.known.contains(&id),

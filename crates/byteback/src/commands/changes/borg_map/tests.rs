@@ -12,12 +12,12 @@ fn set(ranges: &[(u64, u64)]) -> ExtentSet {
 #[test]
 fn a_map_tells_each_byte_once() {
     let map = map(100, &set(&[(10, 30), (60, 200)]), &set(&[(0, 15), (20, 25), (90, 100)]));
-    let told: Vec<_> = map
+    let reported: Vec<_> = map
         .iter()
         .map(|(range, state)| (range.start(), range.end(), *state))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (0, 10, "same"),
             (10, 15, "zero"),

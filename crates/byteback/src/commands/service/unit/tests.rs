@@ -19,21 +19,21 @@ const PATHS: [&str; 9] = [
 fn names_are_escaped_as_systemd_does() {
     for path in PATHS {
         // systemd-escape prints the unit name, and refuses a path that it cannot name.
-        let told = Command::new("systemd-escape")
+        let reported = Command::new("systemd-escape")
             .args(["--path", "--", path])
             .output()
             .unwrap();
         assert!(
-            told.status.success(),
+            reported.status.success(),
             "{path}: {}",
-            String::from_utf8_lossy(&told.stderr)
+            String::from_utf8_lossy(&reported.stderr)
         );
-        let told = String::from_utf8(told.stdout).unwrap();
-        assert_eq!(escape_path(Path::new(path)), told.trim_end(), "{path}");
+        let reported = String::from_utf8(reported.stdout).unwrap();
+        assert_eq!(escape_path(Path::new(path)), reported.trim_end(), "{path}");
         let name = Kind::Sync.unit_name(Path::new(path)).unwrap();
         let (kind, parsed) = parse_name(&name).unwrap();
         assert_eq!(kind, Kind::Sync);
-        assert_eq!(escape_path(&parsed), told.trim_end(), "{path}");
+        assert_eq!(escape_path(&parsed), reported.trim_end(), "{path}");
     }
     assert_eq!(
         parse_name("byteback-mount-a-b.service"),

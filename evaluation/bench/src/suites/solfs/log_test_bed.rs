@@ -19,7 +19,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use crate::SuiteError;
 
 /// The log, and the file's node.
-pub(crate) struct LogStand {
+pub(crate) struct LogTestBed {
     state: PathBuf,
     folder: PathBuf,
     pub(crate) log: Arc<Log>,
@@ -28,7 +28,7 @@ pub(crate) struct LogStand {
     options: LogOptions,
 }
 
-impl LogStand {
+impl LogTestBed {
     /// A new log in the empty folder `place`, of a folder whose one file has `file_bytes`.
     pub(crate) fn create(place: &Path, file_bytes: u64, options: LogOptions) -> Result<Self, SuiteError> {
         let (state, folder) = (place.join("state"), place.join("folder"));
