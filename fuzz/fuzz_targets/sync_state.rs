@@ -1,4 +1,5 @@
-//! The map of identities and the head of a set of patches, as a start of continuous sync finds them.
+//! The map of identities and the head of a set of patches, as a start of continuous sync finds
+//! them.
 #![no_main]
 
 byteback_fuzz::target!(

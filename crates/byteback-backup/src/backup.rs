@@ -28,6 +28,7 @@
 //!
 //! Out of scope: finding changes (the tree's log does), mounting, printing.
 
+mod changes;
 mod content;
 mod cut_batch;
 mod examine;
@@ -606,7 +607,7 @@ impl Job<'_> {
             basis
         };
         if self.options.dry_run {
-            let counted = transfer::count(self.tree, &cut, report);
+            let counted = changes::count(self.tree, &cut, report);
             self.tree.finish(cut.cut, &Outcome::Abandoned)?;
             report.changed_bytes = cut.content_bytes;
             report.seq = basis.base_seq;

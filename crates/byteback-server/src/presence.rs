@@ -1,9 +1,9 @@
 //! The devices that have requests at work, so that these can be stopped when their device is
 //! revoked.
 //!
-//! Every request of a device holds a [`ActiveRequest`] from its authentication to the last byte of its
-//! answer. A revocation through this server turns the device out at once. For revocations in the
-//! catalog by another process (`byteback devices revoke --data`), [`watch`] looks every
+//! Every request of a device holds a [`ActiveRequest`] from its authentication to the last byte of
+//! its answer. A revocation through this server turns the device out at once. For revocations in
+//! the catalog by another process (`byteback devices revoke --data`), [`watch`] looks every
 //! [`LOOK_EVERY`] while any device is present. Between requests nothing is needed: each is
 //! authenticated again. The store ensures that nothing is applied in the moments between, in the
 //! transaction that applies.

@@ -12,8 +12,8 @@
 //! - *entry row*: (parent, name) -> child in `[from_seq, to_seq)`; a current entry ends at
 //!   [`OPEN`].
 //! - *layer number* ([`LayerNumber`]): counts the content changes of one node from 1; 0 means that
-//!   there never were contents. A layer row spans the layers `first..=last`: one delta when they are
-//!   equal, several merged ones otherwise.
+//!   there never were contents. A layer row spans the layers `first..=last`: one delta when they
+//!   are equal, several merged ones otherwise.
 //!
 //! The numbers of [`crate::numbers`] become SQLite's in `sqlite_numbers`, and nowhere else.
 //!

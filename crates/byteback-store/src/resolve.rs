@@ -22,7 +22,8 @@ use byteback_extents::{ByteRange, ExtentValue};
 pub(crate) type Piece = (ByteRange, Source<Literal>);
 
 /// The rows, newest first, that lead from the contents after layer `after` to those after layer
-/// `layer`. Stops early at a row that takes nothing from older ones. `after` none is the empty file.
+/// `layer`. Stops early at a row that takes nothing from older ones. `after` none is the empty
+/// file.
 pub(crate) fn layer_rows(
     catalog: &dyn CatalogRead,
     node: NodeNumber,

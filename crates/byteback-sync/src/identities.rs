@@ -13,10 +13,10 @@
 //! its ID, so giving one of our own IDs to another node must forget the previous holder in the same
 //! call of [`Identities::change`].
 //!
-//! **Order of the durable steps.** The map is a [`RecordLog`]: a change is appended and synced before
-//! it is reported to any caller, several of them with one sync. A crash leaves a prefix of the
-//! unacknowledged changes. The log is written anew when its tail is torn, and when most records are
-//! out of date. A disk that was full for a while delays changes only that long.
+//! **Order of the durable steps.** The map is a [`RecordLog`]: a change is appended and synced
+//! before it is reported to any caller, several of them with one sync. A crash leaves a prefix of
+//! the unacknowledged changes. The log is written anew when its tail is torn, and when most records
+//! are out of date. A disk that was full for a while delays changes only that long.
 //!
 //! **Withheld nodes** are here but not reported to the server, as they are ignored ([`Withheld`]).
 //! Such a node has an ID that the server has never heard, and an origin with a sequence number that

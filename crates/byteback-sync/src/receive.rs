@@ -470,10 +470,8 @@ impl Receive<'_> {
                 entries: true,
             };
             incoming.ask(others, &[need])?;
-            let reported = others.reported.get(&directory).and_then(Option::as_ref);
-            let entries = reported
-                .and_then(|reported| reported.entries.clone())
-                .unwrap_or_default();
+            let news = others.reported.get(&directory).and_then(Option::as_ref);
+            let entries = news.and_then(|news| news.entries.clone()).unwrap_or_default();
             for (name, child, attributes) in entries {
                 let is_directory = attributes.kind == byteback_model::NodeKind::Directory;
                 let path = joined(&path, &name);

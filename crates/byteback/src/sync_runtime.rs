@@ -34,7 +34,7 @@ use crate::timestamp;
 /// under way.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// What a command decided about sync of a folder.
+/// The decisions of a command about sync of a folder.
 pub(crate) struct SyncSpec {
     pub(crate) folder: StateFolder,
     pub(crate) repository: Repository,
@@ -45,7 +45,7 @@ pub(crate) struct SyncSpec {
     pub(crate) server: Arc<ServerClient>,
     /// The client's throttle.
     pub(crate) throttle: Arc<Throttle>,
-    /// What is noted about the rate.
+    /// The noted wishes about the rate.
     pub(crate) wish: Wish,
     /// No traffic is allowed just now.
     pub(crate) is_still: bool,

@@ -79,7 +79,8 @@ enum Suite {
     Deltafs(suites::deltafs::DeltafsArguments),
     /// Measure the figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
-    /// Compare the figures of two builds, written with --json; `scripts/bench-change` measures both.
+    /// Compare the figures of two builds, written with --json; `scripts/bench-change` measures
+    /// both.
     Change(change::ChangeArguments),
     /// Internal: run inside a virtual machine that was started for a measurement.
     #[command(hide = true)]

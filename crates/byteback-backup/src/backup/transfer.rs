@@ -4,6 +4,7 @@
 //! file. Names follow. A name is sent only if the server has, or gets with this batch, both the
 //! directory and the node in it; the others are remembered for the next backup.
 
+use super::changes::{changed_bytes, count_name, count_node, for_each_page};
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::followed::{Followed, ShortFile};
@@ -21,10 +22,7 @@ use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use byteback_api::batch::DirectoryTimeRecord;
 use byteback_client::ServerErrorKind;
-use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NodeChange, Piece, ServiceError,
-    TreeService,
-};
+use byteback_control::{ContentChange, CutInfo, ErrorKind, LeafSource, NodeChange, Piece, ServiceError};
 use byteback_delta::ContentDigest;
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_model::Origin;
@@ -135,89 +133,6 @@ pub(super) fn transfer(
         }
         transfer.run(counter)
     })
-}
-
-/// Goes through a cut that is only looked at, and counts.
-pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupReport) -> Result<()> {
-    for_each_page(tree, cut, |page| {
-        for change in &page.nodes {
-            count_node(change, report);
-        }
-        for change in &page.names {
-            count_name(change, report);
-        }
-        Ok(())
-    })
-}
-
-/// Reads all changes of a cut, in order.
-pub(super) fn for_each_page(
-    tree: &dyn TreeService,
-    cut: &CutInfo,
-    mut each: impl FnMut(ChangesPage) -> Result<()>,
-) -> Result<()> {
-    let mut cursor = ChangesCursor::default();
-    loop {
-        let mut page = tree.changes(cut.cut, &cursor)?;
-        let next = page.next.take();
-        let is_empty = page.nodes.is_empty() && page.names.is_empty();
-        each(page)?;
-        match next {
-            None => return Ok(()),
-            Some(next) if is_empty || next == cursor => {
-                let message = "the folder's list of changes does not end; restart its daemon";
-                return Err(ServiceError::new(ErrorKind::Protocol, message).into());
-            }
-            Some(next) => cursor = next,
-        }
-    }
-}
-
-/// Bytes of a file that may have changed.
-fn changed_bytes(content: &ContentChange, size_bytes: u64) -> u64 {
-    match content {
-        ContentChange::Unchanged => 0,
-        ContentChange::Whole(_) => size_bytes,
-        ContentChange::Ranges(ranges) => {
-            let within = |range: ByteRange| range.end().min(size_bytes).saturating_sub(range.start());
-            ranges.iter().map(within).sum()
-        }
-    }
-}
-
-fn count_node(change: &NodeChange, report: &mut BackupReport) {
-    use byteback_model::NodeKind;
-    let counter = match (change.kind, change.is_new) {
-        (NodeKind::File, true) => &mut report.files_new,
-        (NodeKind::File, false) => &mut report.files_changed,
-        (NodeKind::Directory, true) => &mut report.dirs_new,
-        (NodeKind::Directory, false) => &mut report.dirs_changed,
-        _ => &mut report.others,
-    };
-    *counter += 1;
-    if let ContentChange::Whole(reason) = &change.content {
-        count_whole(*reason, report);
-    }
-}
-
-fn count_whole(reason: WholeReason, report: &mut BackupReport) {
-    let counter = match reason {
-        WholeReason::Created => &mut report.whole.created,
-        WholeReason::NoMark => &mut report.whole.no_mark,
-        WholeReason::Untracked => &mut report.whole.untracked,
-        WholeReason::Interrupted => &mut report.whole.interrupted,
-        WholeReason::Unsaved => &mut report.whole.unsaved_before,
-        WholeReason::Dropped => &mut report.whole.dropped,
-        WholeReason::LogLost => &mut report.whole.log_lost,
-    };
-    *counter += 1;
-}
-
-fn count_name(change: &NameChange<NodeId>, report: &mut BackupReport) {
-    match change.child {
-        Some(_) => report.names_added += 1,
-        None => report.names_removed += 1,
-    }
 }
 
 /// The planner's questions about a file.

@@ -43,8 +43,8 @@ pub enum VerifyError {
     },
 }
 
-/// Reads the stretches that `reported` has checksums of, and compares. The checksums are those of the
-/// described state: a file that changed since, or meanwhile, is an error.
+/// Reads the stretches that `reported` has checksums of, and compares. The checksums are those of
+/// the described state: a file that changed since, or meanwhile, is an error.
 ///
 /// # Errors
 /// See [`VerifyError`].

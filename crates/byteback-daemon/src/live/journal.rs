@@ -10,8 +10,8 @@
 //! files that each group changed in one atomic operation are kept as long: if the server refuses
 //! it, and a crash follows, they still share their fate.
 //!
-//! The journal is a [`RecordLog`]. Its records are appended and synced before a group is handed out,
-//! and it is written anew, with what still counts, when it has become long.
+//! The journal is a [`RecordLog`]. Its records are appended and synced before a group is handed
+//! out, and it is written anew, with what still counts, when it has become long.
 //!
 //! `queue`: a snapshot of the queue after a clean stop. It is consumed by the next start, before
 //! the gate opens: a crash after that cannot resume from it again.

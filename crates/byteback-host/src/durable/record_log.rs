@@ -9,18 +9,18 @@
 //! | each record | length of the payload u32, the head's CRC-32C, number of bytes of the file that were synced when the record was written u64, payload, CRC-32C of all this |
 //!
 //! **Order of the durable steps.** A log is born whole, under another name, and renamed
-//! ([`replace`]). [`RecordLog::append`] writes behind the end, [`RecordLog::sync`] makes it durable.
-//! A crash leaves all synced records and any part of the others.
+//! ([`replace`]). [`RecordLog::append`] writes behind the end, [`RecordLog::sync`] makes it
+//! durable. A crash leaves all synced records and any part of the others.
 //!
-//! **The torn tail.** The log ends at the first record that is not whole. What lies behind was never
-//! synced and never comes to count: a log that is opened with a torn tail takes no record before it
-//! was written anew ([`RecordLog::rewrite`]). Nor do bytes of a former file count, which a file
-//! system may show behind the end after a crash: each file has another generation, hence another
-//! CRC in its head, and each record carries that.
+//! **The torn tail.** The log ends at the first record that is not whole. The bytes behind it were
+//! never synced and never come to count: a log that is opened with a torn tail takes no record
+//! before it was written anew ([`RecordLog::rewrite`]). Nor do bytes of a former file count, which
+//! a file system may show behind the end after a crash: each file has another generation, hence
+//! another CRC in its head, and each record carries that.
 //!
-//! **Failures.** After a write or a sync that failed, nothing is known of the bytes behind the synced
-//! ones. Before any further record the file is cut off there, which needs no room on a full disk.
-//! After a rewrite that failed the next step is another rewrite, which is up to the owner
+//! **Failures.** After a write or a sync that failed, nothing is known of the bytes behind the
+//! synced ones. Before any further record the file is cut off there, which needs no room on a full
+//! disk. After a rewrite that failed the next step is another rewrite, which is up to the owner
 //! ([`RecordLog::needs_rewrite`]).
 //!
 //! **Damage.** A damaged head is an error and never taken for a missing file. A record that is not
@@ -42,7 +42,7 @@ const FIXED_HEAD_LEN: usize = 7 + 1 + 8 + 4;
 /// Length of the payload, tag and synced length of a record.
 const RECORD_HEAD_LEN: usize = 4 + 4 + 8;
 const CRC_LEN: usize = 4;
-/// What each record takes beside its payload.
+/// Length of a record without its payload.
 const FRAME_LEN: usize = RECORD_HEAD_LEN + CRC_LEN;
 
 /// Longest file that is read, in bytes.
@@ -82,7 +82,7 @@ pub enum RecordLogError {
     Damaged {
         /// The file.
         name: &'static str,
-        /// What is wrong with it.
+        /// The first thing that is wrong with it.
         reason: &'static str,
     },
     /// Another version of this program wrote the file.
@@ -108,7 +108,7 @@ impl RecordLogError {
     }
 }
 
-/// What a log says.
+/// The contents of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordLogContents {
     /// The owner's head.
@@ -124,7 +124,7 @@ pub struct RecordLogContents {
     pub is_damaged: bool,
 }
 
-/// What is unknown of the file.
+/// The part of the file that is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
     /// The bytes behind the synced ones.
@@ -164,8 +164,8 @@ impl RecordLogFormat {
         bytes.map(|bytes| self.contents_of(&bytes)).transpose()
     }
 
-    /// Opens the log in `dir`; `None` if there is none. Its bytes are made durable, as a process that
-    /// ended may have left them without a sync; nothing is written.
+    /// Opens the log in `dir`; `None` if there is none. Its bytes are made durable, as a process
+    /// that ended may have left them without a sync; nothing is written.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -243,7 +243,7 @@ impl RecordLogFormat {
         Ok(self.bytes_with(1, head, records)?.0)
     }
 
-    /// What the bytes of a file say.
+    /// The contents that the bytes of a file hold.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -368,8 +368,8 @@ impl RecordLogFormat {
         })
     }
 
-    /// Whether a whole record in `tail`, which lies behind `end_bytes` bytes of the file, was written
-    /// when more than these had been synced.
+    /// Whether a whole record in `tail`, which lies behind `end_bytes` bytes of the file, was
+    /// written when more than these had been synced.
     fn was_synced_beyond(&self, end_bytes: u64, tail: &[u8], tag: [u8; 4]) -> bool {
         let mut rest = tail;
         while let Some((payload, behind)) = self.next_record(rest, Some(tag)) {

@@ -11,7 +11,7 @@ use super::{DurableDir, DurableFile, OpenMode};
 ///
 /// # Errors
 /// The system's error. The old file is then still there, unless the sync of the directory failed:
-/// a crash may leave either. What was written beside it is removed, as far as possible.
+/// a crash may leave either. The file beside it is removed, as far as possible.
 pub fn replace(dir: &dyn DurableDir, name: &str, bytes: &[u8]) -> io::Result<Arc<dyn DurableFile>> {
     let new_name = format!("{name}.new");
     let write = || -> io::Result<Arc<dyn DurableFile>> {
@@ -27,7 +27,8 @@ pub fn replace(dir: &dyn DurableDir, name: &str, bytes: &[u8]) -> io::Result<Arc
         Ok(file)
     };
     let file = write().inspect_err(|_| {
-        // Half a file takes room that others need; if it cannot go now, the next attempt removes it.
+        // Half a file takes room that others need; if it cannot go now, the next attempt removes
+        // it.
         let _ = dir.remove(&new_name);
     })?;
     dir.sync()?;

@@ -99,7 +99,7 @@ fn store_loses_nothing_to_one_failed_operation_and_retry_works() {
             (done, failed) = (acknowledged, failed + 1);
         }
         check(&lab, BATCHES);
-        // What a failed sync dropped still reads as written, until the power is cut.
+        // Bytes that a failed sync dropped still read as written, until the power is cut.
         let survivor = lab.disk.recover(nth);
         check(&lab.reopen(survivor), BATCHES);
     }

@@ -1,5 +1,5 @@
-//! Fifty backups of a folder in use, beside restic: a disk image of 2 GiB and 2,500 small files, 2.2
-//! GB in all.
+//! Fifty backups of a folder in use, beside restic: a disk image of 2 GiB and 2,500 small files,
+//! 2.2 GB in all.
 //!
 //! Before each backup a program writes 64 pieces of 4 KiB into the image at random places, rewrites
 //! ten small files, makes ten and removes five, through the mount. Then Byteback and restic back up
@@ -7,8 +7,8 @@
 //! backing folder, into a repository on the same disk. Both have the folder in the page cache. At
 //! the end both restore the newest backup, and what they restore is compared with the folder.
 //!
-//! restic always encrypts and Byteback does not yet; the cost of that is within its CPU time. What
-//! takes its time is the reading and chunking of the image, which changed somewhere.
+//! restic always encrypts and Byteback does not yet; the cost of that is within its CPU time. Most
+//! of its time goes into reading and chunking the image, which changed somewhere.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

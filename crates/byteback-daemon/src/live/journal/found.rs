@@ -68,7 +68,7 @@ impl Found {
         }
     }
 
-    /// What is known from a journal that is whole, or has a torn end.
+    /// The contents of a journal that is whole, or has a torn end.
     fn of(contents: &RecordLogContents) -> Self {
         let mut found = Self::default();
         let taken = contents.records.iter().map(|record| found.noted.take(record));
@@ -82,7 +82,7 @@ impl Found {
         found
     }
 
-    /// What is known from the records that lie anywhere in a damaged journal.
+    /// The contents of the records that lie anywhere in a damaged journal.
     fn salvaged(records: &[Vec<u8>]) -> Self {
         let mut found = Self {
             is_damaged: true,

@@ -34,7 +34,7 @@ fn bytes_of(dir: &dyn DurableDir) -> Vec<u8> {
     read_whole(dir, JOURNAL_NAME, u64::MAX).unwrap().unwrap()
 }
 
-/// What is found of a journal with these bytes.
+/// Reads a journal with these bytes.
 fn found_in(bytes: &[u8]) -> Result<Found, JournalError> {
     let dir = dir();
     replace(&*dir, JOURNAL_NAME, bytes).unwrap();
@@ -76,8 +76,8 @@ fn set_of(group: u64) -> FileSet {
 
 const LAST_GROUP: u64 = 11;
 
-/// Hands out groups with names and sets, up to the last, and answers none. The journal is
-/// written anew before every fourth, and not at the end. Returns the last group that was handed out.
+/// Hands out groups with names and sets, up to the last, and answers none. The journal is written
+/// anew before every fourth, and not at the end. Returns the last group that was handed out.
 fn hand_out_from(journal: &mut Journal, first: u64) -> u64 {
     for group in first..=LAST_GROUP {
         if group % 4 == 0 && journal.log.rewrite(&[], journal.noted.records()).is_err() {

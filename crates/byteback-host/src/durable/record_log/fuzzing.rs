@@ -10,8 +10,8 @@ const FORMAT: RecordLogFormat = RecordLogFormat {
     rewrite_from_bytes: 1 << 16,
 };
 
-/// Reads any bytes as a log, and looks for records in them. What was understood, written
-/// anew, reads the same.
+/// Reads any bytes as a log, and looks for records in them. The contents, written anew,
+/// read the same.
 ///
 /// # Panics
 /// If other records come back.

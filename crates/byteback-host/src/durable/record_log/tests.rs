@@ -79,7 +79,7 @@ fn record_log_reads_what_was_written() {
 }
 
 #[test]
-fn record_log_is_due_for_a_rewrite_when_long_and_keeps_what_it_is_given() {
+fn record_log_needs_a_rewrite_when_long() {
     let (dir, mut log) = log_of(&[]);
     let mut count = 0;
     while !log.needs_rewrite() {
@@ -154,7 +154,7 @@ fn record_log_with_a_changed_byte_never_has_another_record() {
                 Err(RecordLogError::Damaged { .. }) => assert!(at < first_record, "byte {at}"),
                 Err(error) => panic!("byte {at}: {error}"),
             }
-            // Whatever happened to the head, the other records are found.
+            // The other records are found, also with a damaged head.
             let found = FORMAT.salvage(&*dir).unwrap();
             let of_whole = found.iter().filter(|record| whole.contains(record)).count();
             assert!(of_whole >= 3 && found.len() == of_whole, "byte {at}");
@@ -233,7 +233,7 @@ struct Owner {
     dir: Arc<dyn DurableDir>,
     log: Option<RecordLog>,
     durable: Vec<Vec<u8>>,
-    /// What may be found instead of `durable`, once a step has failed.
+    /// Contents that may be found instead of `durable`, once a step has failed.
     possible: Vec<Vec<Vec<u8>>>,
     random: SplitMix64,
 }
@@ -259,7 +259,8 @@ impl Owner {
             .collect()
     }
 
-    /// One step: records are appended, now and then without a sync, or the log is written anew.
+    /// Takes one step: records are appended, now and then without a sync, or the log is written
+    /// anew.
     fn step(&mut self) -> Result<(), RecordLogError> {
         let Some(log) = &mut self.log else {
             self.log = Some(FORMAT.create(&self.dir, b"owner", &self.durable)?);
