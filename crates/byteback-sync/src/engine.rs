@@ -3,30 +3,29 @@
 //!
 //! It works in rounds:
 //!
-//! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: the
-//!    engine hears of its batches since the cursor. Those of this device tell what became of the
-//!    groups in flight; those of others are news. Only then is anything sent.
+//! 1. *Meet the server* ([`meeting`]), at the start and whenever it is unclear what the folder
+//!    there has: the engine hears of its batches since the cursor. Those of this device tell what
+//!    became of the groups in flight; those of others are news. Only then is anything sent.
 //! 2. *Receive* ([`receiving`]) others' changes, when there is nothing to send, or else after each
 //!    batch that was sent, so that neither waits for the other. A second thread listens to the
 //!    server and wakes this one.
-//! 3. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each
-//!    following the one before ([`ground`]). Changes that the tree has folded are taken from its
-//!    cut through a backup's transfer ([`fold`]).
+//! 3. *Send* ([`sending`]) what [`LiveTree::poll`] hands out, one batch at a time on one
+//!    connection, each following the one before ([`ground`]). Changes that the tree has folded are
+//!    taken from its cut through a backup's transfer ([`fold`]).
 //! 4. *Repair* ([`repair`]) damaged files, when a caller asks for it, and nothing is on its way in
 //!    either direction.
 //! 5. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
 //!
-//! | what the server, or the tree, says | what follows |
-//! |---|---|
-//! | applied | the tree is told; the cursor moves over it if nothing of others lies between |
-//! | refused | the tree is told; the server is met again; the refused changes are folded, others' changes are let in, and the fold goes on top of them |
-//! | no answer | the same again, after a pause |
-//! | cannot be sent as it is | its order is given up: all since the log's mark is taken from a cut |
-//! | a lasting failure (token, full disk) | the same again after the longest pause; the status says that a person must act |
+//! **The state is a [`Phase`]**, which holds what is known only in it. [`phase::next`] is the table
+//! of what follows when the server or the tree says something: the engine performs an [`Action`],
+//! reports the [`Event`] that answers it, and decides nothing else. Facts that outlive a phase are
+//! in parts with an owner each: [`remembered`] (the directory's record), [`ground`], [`receiving`]
+//! (`Arrivals`), [`sending`], [`folding`] (`Fold`, `Unsaved`), [`blocked`] and [`ignoring`], which
+//! has a table of its own.
 //!
 //! **Durable**: a group's number before it is handed out (the tree's journal), and the
-//! [`Standing`], which may be late. After a crash the engine hears again of its own batches behind
-//! the cursor, so nothing else has to be durable.
+//! [`Standing`](crate::standing::Standing), which may be late. After a crash the engine hears again
+//! of its own batches behind the cursor, so nothing else has to be durable.
 //!
 //! **A batch that arrives late**, after it was given up, does no harm: it follows a batch that is
 //! not the device's newest any more. The very first replaces an empty folder and nothing else.
@@ -41,55 +40,45 @@ mod fold;
 mod folding;
 mod ground;
 mod ignoring;
+mod meeting;
 mod pause;
+mod phase;
 mod receiving;
+mod remembered;
 mod repair;
+mod sending;
 mod shared;
 
-use byteback_model::{BatchApplied, ByteString, DeviceId, FileId, NameChange, NodeId, Seq};
-use std::collections::{BTreeSet, HashSet};
+use byteback_model::{ByteString, DeviceId};
 use std::sync::Arc;
 use std::time::Duration;
 
 use byteback_api::FolderName;
-use byteback_control::{
-    CutId, LandingTree, LiveGroup, LiveScope, LiveTree, SYNC_CONSUMER, ServiceError, TreeService, Work,
-};
-use byteback_host::clock::Clock;
+use byteback_control::{LandingTree, LiveTree, SYNC_CONSUMER, TreeService, Work};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
-use byteback_oplog::TreeId;
 use byteback_queue::GroupId;
 use byteback_queue::queue::Resolution;
 
 use crate::identities::Identities;
-use crate::patches::Patches;
-use crate::receive::ReceiveError;
-use crate::receive::conflicts::Conflicts;
-use crate::receive::left_out::LeftOutNames;
-use crate::standing::{Standing, StandingError};
-use crate::upload::{Sent, Upload, batch_counter};
 pub use anew::request_start_over;
-use blocked::Held;
-use byteback_backup::BackupError;
-use byteback_backup::{BackupOptions, PART_LEN_BYTES_DEFAULT, file_id};
-use byteback_client::{ServerClient, ServerNews};
-use byteback_model::OwnBatch;
+use blocked::Blocked;
+use byteback_backup::{BackupOptions, PART_LEN_BYTES_DEFAULT};
+use byteback_client::ServerClient;
 pub use failure::EngineError;
+use folding::{Fold, Unsaved};
 use ground::Ground;
-use ignoring::{Ignoring, Sifted};
+use ignoring::{Ignoring, LocalTree};
+use pause::Failures;
 pub use pause::PauseOptions;
-use pause::{Failures, is_passing};
-use receiving::CONTACT;
+use phase::{Action, Event, Failure, Phase, ServerNews, Waiting, next};
+pub use phase::{Transition, possible_transitions};
+use receiving::Arrivals;
 pub use receiving::Listener;
+use remembered::{Noted, Remembered};
+use sending::Sending;
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
-
-/// The standing is noted after this number of batches, and at the end.
-const NOTED_EVERY: u64 = 64;
-
-/// Subdirectory in which deltas wait for the files that they change.
-const PATCHES_NAME: &str = "patches";
 
 /// Longest wait when nothing is to be done; it then ends by itself.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -102,9 +91,6 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 
 /// Files that could not be read are tried again after this time.
 const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
-
-/// See [`Engine::is_known_twice`].
-const TWICE: &str = "the server knows another group by this number: the records here were put back to an older state";
 
 /// The token that this machine has now, and the device it stands for; `None` if it has no token
 /// that was not shown before.
@@ -159,62 +145,19 @@ impl EngineParts {
 pub struct Engine {
     parts: EngineParts,
     options: BackupOptions,
-    /// See [`Standing::names`].
-    names: TreeId,
-    identities: Identities,
-    /// The standing as last noted.
-    noted: Option<Standing>,
-    ground: Ground,
-    patches: Patches,
-    conflicts: Conflicts,
-    /// Others' changes up to this moment are on their way into the tree.
-    landing: Option<Seq>,
-    /// Files whose contents of that moment were written.
-    landed: BTreeSet<FileId>,
-    /// Root of the folder there, if another machine began it and it is not bound to this one.
-    contact: Option<FileId>,
-    /// The remembered standing is of another log of this directory.
-    had_other_log: bool,
-    /// See [`Standing::takes_own`].
-    takes_own: bool,
-    /// The server knows that this device was further; it says so once, and this stays true until
-    /// sync has started over.
-    has_to_start_over: bool,
-    /// Something was sent since others' changes were let in.
-    is_turn_of_others: bool,
-    /// Batches since the standing was noted.
-    unnoted: u64,
-    has_met: bool,
-    /// Set after the first successful meeting; before it we cannot tell which batches are ours.
-    has_started: bool,
-    /// The group that was sent last, completely or in part: the server may know it.
-    attempted: Option<GroupId>,
     shared: Arc<Shared>,
-    failures: Failures,
-    /// Groups in a row that were refused or could not be sent.
-    setbacks: u32,
-    /// The cut of the fold in flight.
-    open_cut: Option<CutId>,
-    /// The next fold must not trust what checksums find.
-    is_in_full: bool,
-    /// Nodes that could not be read when they were to be sent.
-    unsaved: Vec<NodeId>,
-    /// Names of the server that this tree does not hold.
-    left_out: LeftOutNames,
+    /// State of the machine; [`next`] alone changes it.
+    phase: Phase,
+    remembered: Remembered,
+    identities: Identities,
+    ground: Ground,
+    arrivals: Arrivals,
+    sending: Sending,
+    fold: Fold,
+    unsaved: Unsaved,
+    blocked: Blocked,
     ignoring: Ignoring,
-    /// Nothing was remembered of this directory when the engine began.
-    is_new_locally: bool,
-    /// When unreadable nodes are tried again, by the monotonic clock.
-    unsaved_again_ns: Option<u64>,
-    /// Nodes that the last fold left out because they were held.
-    held_back: HashSet<NodeId>,
-    /// The held nodes and names when the fold in flight was first sent: the same fold, sent again,
-    /// leaves out the same ones.
-    held_of_fold: Option<(GroupId, Arc<Held>)>,
-    /// When blocked changes are tried again, by the monotonic clock.
-    blocked_again_ns: Option<u64>,
-    /// When they were last tried.
-    blocked_tried_ns: u64,
+    failures: Failures,
 }
 
 impl std::fmt::Debug for Engine {
@@ -222,7 +165,7 @@ impl std::fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("folder", &self.parts.folder)
             .field("ground", &self.ground)
-            .field("has_met", &self.has_met)
+            .field("phase", &self.phase)
             .finish_non_exhaustive()
     }
 }
@@ -234,68 +177,40 @@ impl Engine {
     /// The remembered state cannot be used, or is of another server, folder or device.
     pub fn open(parts: EngineParts) -> Result<Self, EngineError> {
         let tree = parts.tree.status()?.tree;
-        let (noted, had_other_log) = anew::noted(&parts, tree)?;
-        if noted.is_none() {
+        let noted = anew::noted(&parts, tree)?;
+        if !matches!(noted, Noted::OfThisLog(_)) {
             // The map holds nodes of another log.
             Identities::remove(&*parts.dir)?;
         }
-        let names = noted.as_ref().map_or(tree, |noted| noted.names);
-        let takes_own = noted.as_ref().is_some_and(|noted| noted.takes_own);
-        let identities = anew::identities(&parts, noted.as_ref(), names)?;
-        let mut options = BackupOptions::new(SYNC_CONSUMER, parts.device);
-        options.host.clone_from(&parts.host);
-        options.path.clone_from(&parts.path);
-        options.part_len_bytes = parts.part_len_bytes;
-        let ground = noted.as_ref().map_or_else(Ground::default, |noted| Ground {
+        let ground = noted.standing().map_or_else(Ground::default, |noted| Ground {
             cursor: noted.cursor,
             newest: noted.newest,
             others: 0,
         });
-        let shared = Shared::new(&parts);
-        let patches = parts.dir.subdir(PATCHES_NAME).map_err(|source| StandingError::Io {
-            what: "create the patches folder beside",
-            source,
-        })?;
-        let landing = noted.as_ref().and_then(|noted| noted.landing);
-        let is_new_locally = noted.as_ref().is_none_or(|noted| noted.takes_own && landing.is_none());
-        let mut left_out = LeftOutNames::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?;
-        if is_new_locally {
-            left_out.note(Vec::new()).map_err(ReceiveError::from)?;
-        }
+        let remembered = Remembered::of(noted, tree);
+        let identities = anew::identities(&parts, remembered.noted.standing(), remembered.names)?;
+        let mut options = BackupOptions::new(SYNC_CONSUMER, parts.device);
+        options.host.clone_from(&parts.host);
+        options.path.clone_from(&parts.path);
+        options.part_len_bytes = parts.part_len_bytes;
+        let is_new_locally = remembered.is_new_locally();
         let engine = Self {
-            patches: Patches::new(patches),
-            conflicts: Conflicts::open(Arc::clone(&parts.dir)).map_err(ReceiveError::from)?,
-            landing,
-            landed: BTreeSet::new(),
-            contact: None,
-            had_other_log,
-            takes_own,
-            has_to_start_over: false,
-            is_turn_of_others: false,
             options,
-            names,
+            shared: Arc::new(Shared::new(&parts)),
+            phase: Phase::of_standing(remembered.landing()),
+            remembered,
             identities,
-            noted,
             ground,
-            unnoted: 0,
-            has_met: false,
-            has_started: false,
-            attempted: None,
-            shared: Arc::new(shared),
+            arrivals: Arrivals::open(&parts.dir, is_new_locally)?,
+            sending: Sending::default(),
+            fold: Fold::default(),
+            unsaved: Unsaved::of_earlier(parts.live.status().unsaved_nodes),
+            blocked: Blocked::default(),
+            ignoring: Ignoring::of(match is_new_locally {
+                true => LocalTree::New,
+                false => LocalTree::Known,
+            }),
             failures: Failures::default(),
-            setbacks: 0,
-            open_cut: None,
-            is_in_full: false,
-            unsaved: Vec::new(),
-            left_out,
-            ignoring: Ignoring::default(),
-            is_new_locally,
-            // An earlier engine may have ended before it reported the nodes that had become free.
-            unsaved_again_ns: (parts.live.status().unsaved_nodes > 0).then_some(0),
-            held_back: HashSet::new(),
-            held_of_fold: None,
-            blocked_again_ns: None,
-            blocked_tried_ns: 0,
             parts,
         };
         engine.tell_left_out();
@@ -308,15 +223,6 @@ impl Engine {
         EngineHandle::new(&self.shared, &self.parts)
     }
 
-    fn clock(&self) -> &dyn Clock {
-        self.parts.server.clock()
-    }
-
-    fn root(&self) -> FileId {
-        let own = file_id(self.names, NodeId::ROOT);
-        self.identities.file_of(NodeId::ROOT).unwrap_or(own)
-    }
-
     /// Meets the server for the first time, so that the caller hears at once of a setup that cannot
     /// work.
     ///
@@ -324,105 +230,21 @@ impl Engine {
     /// The server cannot be reached ([`EngineError::is_passing`]: the engine may be run, and
     /// waits), or the folder there is not one for this directory.
     pub fn greet(&mut self) -> Result<(), EngineError> {
-        match self.meet() {
-            Ok(()) => {
-                self.shared.connected(self.clock().now_ns());
-                Ok(())
+        let mut event = Some(Event::Turn);
+        while let Some(reported) = event {
+            let action = self.tell(reported);
+            if !self.phase.is_unmet() {
+                // The rest of the round is for the thread that runs the engine.
+                break;
             }
-            Err(error) => {
-                self.failed(&error);
-                Err(error)
-            }
-        }
-    }
-
-    /// Finds out what the server has.
-    fn meet(&mut self) -> Result<(), EngineError> {
-        let folder = self.parts.folder.clone();
-        let info = self.parts.server.folder(&folder)?;
-        self.check_known(info.seq)?;
-        let mut ground = self.ground;
-        let server = Arc::clone(&self.parts.server);
-        let mut listening = server.listen(&folder, ground.cursor);
-        let mut sent = Vec::new();
-        while listening.after() < info.seq {
-            match listening.hear()? {
-                ServerNews::Batch(batch) => {
-                    ground.heard(&batch, self.parts.device);
-                    sent.extend((batch.device == self.parts.device).then_some(batch.counter));
+            event = match self.perform(action) {
+                Ok(event) => event,
+                Err(error) => {
+                    self.failed(&error);
+                    return Err(error);
                 }
-                ServerNews::Nothing => {}
-                ServerNews::Away(why) => return Err(EngineError::Away(why)),
-                ServerNews::Cancelled => return Err(BackupError::Cancelled.into()),
-            }
+            };
         }
-        self.has_to_start_over |= self.was_further(&sent)?;
-        if self.has_to_start_over {
-            self.ground = ground;
-            self.start_over()?;
-            ground = self.ground;
-        }
-        let other_root = info.root.filter(|root| *root != self.root());
-        self.contact = match (other_root, ground.newest) {
-            (root, _) if self.is_contact_due() => root,
-            (Some(_), Some(_)) if self.noted.is_some() => {
-                let folder = folder.to_string();
-                return Err(EngineError::Exchanged { folder });
-            }
-            // All batches there are of this directory, whose log was made anew: everything is sent.
-            (Some(_), Some(_)) if self.had_other_log && ground.others == 0 => None,
-            // Others sent batches, too: it is not known which of them are here.
-            (root @ Some(_), Some(_)) if self.had_other_log => {
-                self.takes_own = true;
-                root
-            }
-            (Some(_), Some(_)) => {
-                let folder = folder.to_string();
-                return Err(EngineError::SameDevice { folder });
-            }
-            (contact, _) => contact,
-        };
-        self.ground = ground;
-        // There are no own changes to take in.
-        self.takes_own &= self.contact.is_some() || self.landing.is_some();
-        self.note()?;
-        self.load_rules()?;
-        for group in self.parts.live.unanswered_before() {
-            // The group's outcome is known now: it is among the batches that were heard of, or will
-            // never count.
-            self.parts.live.settled(group);
-        }
-        if self.identities.has_unsent() {
-            self.parts.live.fold();
-        }
-        self.shared.conflicts(self.conflicts.noted());
-        self.has_met = true;
-        self.has_started = true;
-        Ok(())
-    }
-
-    /// Notes durably how the folder stands, if that has changed.
-    fn note(&mut self) -> Result<(), EngineError> {
-        let tree = match &self.noted {
-            Some(noted) => noted.tree,
-            None => self.parts.tree.status()?.tree,
-        };
-        let standing = Standing {
-            counterpart: anew::counterpart(&self.parts),
-            tree,
-            names: self.names,
-            root: self.root(),
-            cursor: self.ground.cursor,
-            newest: self.ground.newest,
-            landing: self.landing,
-            takes_own: self.takes_own,
-        };
-        self.shared.stands(self.ground.cursor);
-        if self.noted.as_ref() != Some(&standing) {
-            standing.write(&self.parts.dir)?;
-            self.noted = Some(standing);
-        }
-        self.unnoted = 0;
         Ok(())
     }
 
@@ -437,9 +259,6 @@ impl Engine {
             self.listen();
         }
         let ended = loop {
-            if self.parts.stop.is_raised() {
-                break Ok(());
-            }
             match self.round() {
                 Ok(true) => {}
                 Ok(false) => break Ok(()),
@@ -447,11 +266,11 @@ impl Engine {
                 Err(error) => {
                     self.failed(&error);
                     self.refuse_repairs(&error);
-                    if !self.has_started && !error.is_passing() {
+                    let action = self.tell(Event::Failed(Failure::of(error.is_passing())));
+                    if matches!(action, Action::Leave) {
                         break Err(error);
                     }
-                    let pause = self.next_pause(error.is_passing());
-                    if let Err(error) = self.rest(pause) {
+                    if let Err(error) = self.perform(action) {
                         self.failed(&error);
                     }
                 }
@@ -461,243 +280,198 @@ impl Engine {
         ended
     }
 
-    /// Does one thing. Returns false when the mount is gone.
+    /// Does one thing. Returns false when the engine is to end.
     fn round(&mut self) -> Result<bool, EngineError> {
-        self.accept_asked();
-        if self.shared.is_token_refused() {
-            self.renew()?;
-        }
-        if !self.has_met {
-            self.meet()?;
-            self.worked();
-        }
-        if let Some(at_ns) = self.unsaved_again_ns
-            && self.clock().monotonic_ns() >= at_ns
-        {
-            self.unsaved_again_ns = None;
-            self.parts
-                .live
-                .give_up("files that could not be read are being tried again");
-        }
-        self.ground.others = self.ground.others.max(self.shared.newest_announced());
-        if self.is_met_too_early() {
-            self.has_met = false;
-            return Ok(true);
-        }
-        let has_repairs = self.shared.has_repairs();
-        let is_turn = self.landing.is_some() || self.is_turn_of_others || has_repairs;
-        if (self.may_receive() && is_turn) || (self.may_land() && self.is_left_out_over()?) {
-            self.receive()?;
-            return Ok(true);
-        }
-        if has_repairs && self.may_land() && !self.ground.has_news() {
-            self.repair_asked()?;
-            return Ok(true);
-        }
-        match self.parts.live.poll()? {
-            Work::Idle(_) if self.may_receive() => self.receive()?,
-            Work::Idle(_) if self.is_contact_overdue() => {
-                // The first contact was interrupted when nothing waited any more.
-                self.parts.live.give_up(CONTACT);
+        let mut event = Event::Stopped;
+        if !self.parts.stop.is_raised() {
+            self.accept_asked();
+            if self.shared.is_token_refused() {
+                self.renew()?;
             }
-            Work::Idle(wait) => {
-                let unsaved = self
-                    .unsaved_again_ns
-                    .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(self.clock().monotonic_ns())));
-                let renewed = self.shared.is_token_refused().then_some(RENEW_EVERY);
-                let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(self.clock().monotonic_ns()));
-                let blocked = self.blocked_again_ns.map(until);
-                let waits = [wait, unsaved, renewed, blocked, Some(WAIT_MAX)];
-                let wait = waits.into_iter().flatten().min();
-                self.parts.live.wait(wait.unwrap_or(WAIT_MAX));
-            }
-            Work::Send(_) if self.contact.is_some() => {
-                self.parts.live.give_up(CONTACT);
-            }
-            Work::Send(group) => self.send(&group)?,
-            Work::Cut if self.contact.is_some() => self.first_contact()?,
-            Work::Cut => {
-                let group = self.parts.live.cut_fold(&self.to_be_told()?)?;
-                self.send(&group)?;
-            }
-            Work::Ask(group) => self.ask(group)?,
-            Work::Decide(group) => {
-                // The server was met since the refusal, so the fold that now replaces the group
-                // stands on all that is there.
-                self.drop_cut();
-                self.parts.live.resolve(group, &Resolution::Fold)?;
-                self.is_turn_of_others = true;
-            }
-            Work::Ended => return Ok(false),
+            event = Event::Turn;
         }
-        Ok(true)
+        loop {
+            let action = self.tell(event);
+            if matches!(action, Action::Leave) {
+                return Ok(false);
+            }
+            match self.perform(action)? {
+                Some(answer) => event = answer,
+                None => return Ok(true),
+            }
+        }
     }
 
-    /// Asks what became of a group that cannot be sent again.
-    fn ask(&mut self, group: GroupId) -> Result<(), EngineError> {
-        self.drop_cut();
-        let counter = batch_counter(self.names, group);
-        let status = self.parts.server.batch_status(&self.parts.folder, counter)?;
-        match status.applied {
-            Some(applied) => {
-                let seq = applied.seq;
-                self.applied(OwnBatch { counter, seq });
-                self.parts.live.applied(group)?;
-            }
-            None => self.parts.live.never_arrived(group)?,
+    /// Reports an event. Returns what follows, in the phase that follows.
+    fn tell(&mut self, event: Event) -> Action {
+        self.shared.passed((self.phase.name(), event.name()));
+        let (phase, action) = next(self.phase, event);
+        self.phase = phase;
+        action
+    }
+
+    /// Reports an event, and does all that follows.
+    fn follow(&mut self, event: Event) -> Result<(), EngineError> {
+        let mut event = Some(event);
+        while let Some(reported) = event {
+            let action = self.tell(reported);
+            event = self.perform(action)?;
         }
         Ok(())
     }
 
-    /// Whether the server applied another group under this number. It says that it applied this
-    /// group before; if that cannot be, the number was given twice, because the remembered state
-    /// was put back to an older one.
-    fn is_known_twice(&self, group: &LiveGroup, applied: &BatchApplied) -> bool {
-        let may_be = self.attempted == Some(group.id) || self.parts.live.unanswered_before().contains(&group.id);
-        applied.repeated && !may_be
+    /// Performs an action, and returns the event that answers it; `None`: the round is over.
+    fn perform(&mut self, action: Action) -> Result<Option<Event>, EngineError> {
+        let answer = match action {
+            Action::Nothing | Action::Unexpected | Action::Leave => None,
+            Action::Rest(failure) => {
+                let pause = self.next_pause(failure);
+                self.rest(pause)?;
+                None
+            }
+            Action::Meet => Some(Event::ServerNews(self.meet()?)),
+            Action::StartOver(heard) => Some(Event::StartedOver(self.start_over_as(heard)?)),
+            Action::Recognize(heard) => Some(Event::Met(self.recognize(heard)?)),
+            Action::Look => {
+                self.take_unsaved_turn();
+                self.ground.others = self.ground.others.max(self.shared.newest_announced());
+                Some(self.look())
+            }
+            Action::LookAtLeftOut(asked) => Some(match self.is_left_out_over()? {
+                true => Event::LeftOutDue,
+                false => Event::LeftOutWaits(asked),
+            }),
+            Action::PrepareLanding => {
+                self.prepare_landing()?;
+                Some(Event::Prepared)
+            }
+            Action::AskHead => Some(Event::HeadKnown(self.ask_head()?)),
+            Action::NoteHead => {
+                self.note()?;
+                Some(Event::Prepared)
+            }
+            Action::Land(head) => Some(Event::Landed(Box::new(self.land(head)?))),
+            Action::NoteLanded(head, received) => {
+                self.note_landed(head, *received)?;
+                None
+            }
+            Action::Repair => {
+                self.repair_asked()?;
+                None
+            }
+            Action::Poll => Some(self.poll()?),
+            Action::Wait(wait) => {
+                self.wait(wait);
+                None
+            }
+            Action::Send(group) => Some(self.send(&group)?),
+            Action::Cut => {
+                let reported = self.to_be_told()?;
+                Some(Event::GroupOut(self.parts.live.cut_fold(&reported)?))
+            }
+            Action::Ask(group) => {
+                self.ask(group)?;
+                None
+            }
+            Action::Decide(group) => {
+                self.fold_refused(group)?;
+                Some(Event::Decided)
+            }
+            Action::FoldForContact => {
+                self.fold_for_contact();
+                None
+            }
+            Action::BeginContact => self.begin_contact()?,
+            Action::EndContact(root, group) => {
+                self.end_contact(root, group)?;
+                Some(Event::Contacted)
+            }
+            Action::Defer(group) => {
+                self.defer(group);
+                None
+            }
+            Action::Confirm(group, applied) => {
+                self.confirm(group, applied.as_ref())?;
+                None
+            }
+            Action::Refuse(group, error) => {
+                self.refuse(group, error)?;
+                None
+            }
+            Action::Await(error, failure) => {
+                self.send_again(error, failure);
+                None
+            }
+            Action::GiveUp(why) => {
+                self.give_up(why)?;
+                None
+            }
+        };
+        Ok(answer)
     }
 
-    fn send(&mut self, group: &LiveGroup) -> Result<(), EngineError> {
-        self.is_turn_of_others = true;
-        let sifted = match &group.fold {
-            Some(fold) => {
-                self.open_cut = Some(fold.cut.cut);
-                let (LiveScope::Everything { names } | LiveScope::Items { names, .. }) = &fold.scope;
-                let is_due = self.review(fold.cut.cut, Some(names));
-                is_due.map(|is_due| if is_due { Sifted::Fold } else { Sifted::Whole })
-            }
-            None => self.sift(group),
-        };
-        let names = match &sifted {
-            Ok(Sifted::Whole) => group.names.as_slice(),
-            Ok(Sifted::Part(part)) => part.names.as_slice(),
-            _ => &[],
-        };
-        let removes = |name: &NameChange<NodeId>| name.child.is_none() && self.is_left_out(name.parent, &name.name);
-        let removes = names.iter().any(removes);
-        let is_held = self.is_held(group)?;
-        if self.is_left_out_over()? || removes || is_held || matches!(sifted, Ok(Sifted::Fold)) {
-            // Left-out names come first: what is sent may have taken one of them. A removed name of
-            // these stood for another node than the server has by that name, so the removal is left
-            // to a fold, which leaves out such names.
-            self.drop_cut();
-            let _ = self.parts.live.refused(group.id);
-            return Ok(());
+    /// Starts over, on the ground that the server told of, if that was the reason.
+    fn start_over_as(&mut self, heard: Option<ServerNews>) -> Result<Option<ServerNews>, EngineError> {
+        if let Some(heard) = heard {
+            self.ground = heard.ground;
         }
-        let sent = match (sifted, &group.fold) {
-            (Err(error), _) => Err(error),
-            (Ok(Sifted::Nothing), _) => Ok(Sent::Nothing),
-            (Ok(Sifted::Part(part)), _) => self.upload(&part),
-            (Ok(_), Some(fold)) => self.send_fold(group, fold),
-            (Ok(_), None) => self.upload(group),
-        };
-        let sent = match sent {
-            Ok(Sent::Applied(applied)) if self.is_known_twice(group, &applied) => {
-                Ok(Sent::Unsendable(TWICE.to_owned()))
+        self.start_over()?;
+        let ground = self.ground;
+        Ok(heard.map(|heard| ServerNews { ground, ..heard }))
+    }
+
+    /// Asks the tree what is to be sent.
+    fn poll(&self) -> Result<Event, EngineError> {
+        Ok(match self.parts.live.poll()? {
+            Work::Idle(wait) => {
+                let live = self.parts.live.status();
+                let waiting = match live.is_folded {
+                    true => Waiting::Folded,
+                    false => Waiting::Unfolded,
+                };
+                Event::Idle(wait, self.outlook(&live), waiting)
             }
-            sent => sent,
-        };
-        self.attempted = Some(group.id);
-        match sent {
-            Ok(Sent::Applied(applied)) => {
-                let counter = batch_counter(self.names, group.id);
-                let seq = applied.seq;
-                self.applied(OwnBatch { counter, seq });
-                self.done(group);
-                self.note_if_due()
-            }
-            Ok(Sent::Nothing) => {
-                self.worked();
-                self.done(group);
-                Ok(())
-            }
-            Ok(Sent::Refused(error)) => {
-                // The folder does not have what we thought.
-                self.has_met = false;
-                // If it was given up meanwhile, the engine asks for its outcome.
-                let _ = self.parts.live.refused(group.id);
-                self.set_back(BackupError::from(error))
-            }
-            Ok(Sent::Unanswered(error)) => {
-                let pause = self.next_pause(true);
-                self.failed(&EngineError::Sync(error));
-                self.parts.live.unanswered(pause);
-                Ok(())
-            }
-            Ok(Sent::Unsendable(why)) => {
-                self.parts.live.give_up(&why);
-                let error = ServiceError::new(byteback_control::ErrorKind::Refused, why);
-                self.set_back(error.into())
-            }
-            Err(BackupError::Cancelled) => Err(BackupError::Cancelled.into()),
-            Err(error) => {
-                let pause = self.next_pause(is_passing(&error));
-                self.failed(&EngineError::Sync(error));
-                self.parts.live.unanswered(pause);
-                Ok(())
-            }
+            Work::Send(group) => Event::GroupOut(group),
+            Work::Cut => Event::CutDue,
+            Work::Ask(group) => Event::AskDue(group),
+            Work::Decide(group) => Event::DecideDue(group),
+            Work::Ended => Event::TreeEnded,
+        })
+    }
+
+    /// Has a refused group folded. The server was met since the refusal, so the fold that now
+    /// replaces the group stands on all that is there.
+    fn fold_refused(&mut self, group: GroupId) -> Result<(), EngineError> {
+        self.drop_cut();
+        self.parts.live.resolve(group, &Resolution::Fold)?;
+        Ok(())
+    }
+
+    /// Has nodes that could not be read tried again, if it is time.
+    fn take_unsaved_turn(&mut self) {
+        let now_ns = self.clock().monotonic_ns();
+        if self.unsaved.takes_turn(now_ns) {
+            self.parts
+                .live
+                .give_up("files that could not be read are being tried again");
         }
     }
 
-    /// The first setback only leads to another way of sending; each further one in a row waits.
-    fn set_back(&mut self, error: BackupError) -> Result<(), EngineError> {
-        self.setbacks = self.setbacks.saturating_add(1);
-        match self.setbacks {
-            0 | 1 => Ok(()),
-            _ => Err(error.into()),
-        }
-    }
-
-    /// A batch of ours is at the server.
-    fn applied(&mut self, own: OwnBatch) {
-        self.ground.applied(own);
-        self.unnoted = self.unnoted.saturating_add(1);
-        self.shared.stands(self.ground.cursor);
-        self.shared.applied(self.clock().now_ns());
-        self.worked();
-    }
-
-    fn note_if_due(&mut self) -> Result<(), EngineError> {
-        match self.unnoted >= NOTED_EVERY {
-            true => self.note(),
-            false => Ok(()),
-        }
-    }
-
-    /// All of a group is at the server.
-    fn done(&mut self, group: &LiveGroup) {
-        self.setbacks = 0;
-        // If it was given up meanwhile, the engine asks for its outcome; that costs one request.
-        let _ = self.parts.live.applied(group.id);
-    }
-
-    fn upload(&self, group: &LiveGroup) -> Result<Sent, BackupError> {
-        let file_id = |node| self.file_id(node);
-        let upload = Upload {
-            server: &self.parts.server,
-            folder: &self.parts.folder,
-            device: self.parts.device,
-            live: &*self.parts.live,
-            tree: self.names,
-            file_id: &file_id,
-            root: self.root(),
-            host: self.parts.host.clone(),
-            path: self.parts.path.clone(),
-            part_len_bytes: self.parts.part_len_bytes,
-            monitor: &*self.shared,
-        };
-        upload.send(group, self.ground.footing())
-    }
-
-    /// A node's file ID at the server. A node that is gone keeps the ID that it was born with.
-    fn file_id(&self, node: NodeId) -> FileId {
-        let own = file_id(self.names, node);
-        self.identities.file_of(node).unwrap_or(own)
+    /// Waits for changes, or until something is to be tried again.
+    fn wait(&self, wait: Option<Duration>) {
+        let now_ns = self.clock().monotonic_ns();
+        let until = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(now_ns));
+        let unsaved = self.unsaved.again_ns().map(until);
+        let blocked = self.blocked_again_ns().map(until);
+        let renewed = self.shared.is_token_refused().then_some(RENEW_EVERY);
+        let waits = [wait, unsaved, renewed, blocked, Some(WAIT_MAX)];
+        let wait = waits.into_iter().flatten().min();
+        self.parts.live.wait(wait.unwrap_or(WAIT_MAX));
     }
 
     /// Keeps unsent changes for the next start.
     fn leave(&mut self) {
-        if self.open_cut.is_some() {
+        if self.fold.is_open() {
             // A cut does not outlive the process: the engine asks what became of the group in
             // flight from it, and takes the rest from another cut.
             self.parts.live.give_up("sending stopped in the middle of a cut");
@@ -706,7 +480,7 @@ impl Engine {
         // A group was perhaps in flight when the stop sign was raised: the next engine of this
         // mount would wait for its answer for ever.
         self.parts.live.unanswered(Duration::ZERO);
-        if self.has_started {
+        if self.phase.has_met() {
             // If that fails, some batches are heard of once more.
             let _ = self.note();
         }
@@ -722,9 +496,10 @@ impl Engine {
         self.shared.failed(error, self.clock().now_ns());
     }
 
-    fn next_pause(&mut self, is_passing: bool) -> Duration {
+    fn next_pause(&mut self, failure: Failure) -> Duration {
         // Without randomness all clients wait equally long.
         let random = self.parts.randomness.next_u64().unwrap_or(0);
+        let is_passing = failure == Failure::Passing;
         self.failures.next(self.parts.pauses, is_passing, random)
     }
 

@@ -26,7 +26,9 @@ use byteback_model::{NodeId, Seq};
 use byteback_oplog::TreeId;
 
 use super::ground::Ground;
-use super::ignoring::Ignoring;
+use super::ignoring::{Ignoring, LocalTree};
+use super::phase::Event;
+use super::remembered::Noted;
 use super::{Engine, EngineError, EngineParts};
 use crate::identities::{Identities, IdentityError};
 use crate::receive::ReceiveError;
@@ -75,18 +77,19 @@ pub(super) fn counterpart(parts: &EngineParts) -> Counterpart {
     }
 }
 
-/// The noted standing of the log's tree, once nothing waits to start over; and whether one of
-/// another log is noted.
-pub(super) fn noted(parts: &EngineParts, tree: TreeId) -> Result<(Option<Standing>, bool), EngineError> {
+/// The noted standing of the log's tree, once nothing waits to start over.
+pub(super) fn noted(parts: &EngineParts, tree: TreeId) -> Result<Noted, EngineError> {
     let dir = &parts.dir;
     if !is_asked(&**dir)? {
-        let noted = Standing::read_of(&**dir, &counterpart(parts))?;
-        let had_other_log = noted.as_ref().is_some_and(|noted| noted.tree != tree);
-        return Ok((noted.filter(|_| !had_other_log), had_other_log));
+        return Ok(match Standing::read_of(&**dir, &counterpart(parts))? {
+            None => Noted::Nothing,
+            Some(noted) if noted.tree != tree => Noted::OfOtherLog,
+            Some(noted) => Noted::OfThisLog(noted),
+        });
     }
     let standing = begin(parts, tree)?;
     forget_request(&**dir)?;
-    Ok((Some(standing), false))
+    Ok(Noted::OfThisLog(standing))
 }
 
 /// Notes that sync begins anew.
@@ -140,8 +143,8 @@ impl Engine {
         };
         self.parts.server.show_token(&token);
         self.shared.token_is_new();
-        self.has_met = false;
         if device == self.parts.device {
+            self.follow(Event::TokenRenewed)?;
             return Ok(true);
         }
         self.parts.device = device;
@@ -149,10 +152,10 @@ impl Engine {
         self.shared.set_device(device);
         // Batches of the former device count as others'.
         self.ground = Ground::default();
-        self.has_to_start_over = self.noted.is_some();
-        if self.has_to_start_over {
-            self.start_over()?;
-        }
+        self.follow(match self.remembered.noted {
+            Noted::OfThisLog(_) => Event::DeviceChanged,
+            Noted::Nothing | Noted::OfOtherLog => Event::TokenRenewed,
+        })?;
         Ok(true)
     }
 
@@ -161,23 +164,18 @@ impl Engine {
         self.drop_cut();
         let log = self.parts.tree.status()?.tree;
         let standing = begin(&self.parts, log)?;
-        self.names = standing.names;
-        self.identities = Identities::open(Arc::clone(&self.parts.dir), self.names)?;
-        self.noted = Some(standing);
-        self.takes_own = true;
-        self.landing = None;
-        self.landed.clear();
-        self.attempted = None;
-        self.left_out.note(Vec::new()).map_err(ReceiveError::from)?;
-        self.is_new_locally = true;
+        self.remembered.names = standing.names;
+        self.identities = Identities::open(Arc::clone(&self.parts.dir), self.remembered.names)?;
+        self.remembered.start_over(standing);
+        self.arrivals.landed.clear();
+        self.sending.start_over();
+        self.arrivals.left_out.note(Vec::new()).map_err(ReceiveError::from)?;
         // From now on the rules apply as the files here state them.
-        self.ignoring = Ignoring::default();
+        self.ignoring = Ignoring::of(LocalTree::New);
         self.ground = Ground {
             cursor: 0,
             ..self.ground
         };
-        self.has_met = false;
-        self.has_to_start_over = false;
         Ok(())
     }
 
@@ -186,22 +184,25 @@ impl Engine {
     pub(super) fn was_further(&mut self, sent: &[u64]) -> Result<bool, EngineError> {
         // Where sync starts over they count as others' anyway; and before it began there is nothing
         // to compare with.
-        let is_begun = self.noted.is_some() && !self.takes_own;
-        let newest = sent.iter().filter_map(|counter| group_of(self.names, *counter)).max();
+        let is_begun = self.remembered.noted.standing().is_some() && !self.remembered.takes_own;
+        let newest = sent
+            .iter()
+            .filter_map(|counter| group_of(self.remembered.names, *counter))
+            .max();
         let is_unknown = match newest {
             Some(group) => self.parts.live.known_up_to(group)?,
             None => false,
         };
         let has_other_names = sent
             .iter()
-            .any(|counter| is_of_group(*counter) && group_of(self.names, *counter).is_none());
+            .any(|counter| is_of_group(*counter) && group_of(self.remembered.names, *counter).is_none());
         Ok(is_begun && (is_unknown || has_other_names))
     }
 
     /// Whether the first contact is to be repeated, as nothing was brought together since sync
     /// started over.
     pub(super) fn is_contact_due(&self) -> bool {
-        self.takes_own && !self.identities.is_bound(NodeId::ROOT)
+        self.remembered.takes_own && !self.identities.is_bound(NodeId::ROOT)
     }
 
     /// Checks that the server still has what it acknowledged.

@@ -25,6 +25,17 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Blocked changes are tried again this soon where programs change a held node.
 const AGAIN_AFTER_CHANGE: Duration = Duration::from_secs(5);
 
+/// Blocked changes over time. Which ones there are is listed with the left-out names.
+#[derive(Debug, Default)]
+pub(super) struct Blocked {
+    /// Nodes that the last fold left out because they were held.
+    pub(super) held_back: HashSet<NodeId>,
+    /// When blocked changes are tried again, by the monotonic clock.
+    again_ns: Option<u64>,
+    /// When they were last tried.
+    tried_ns: u64,
+}
+
 /// Nodes and names of which nothing is sent.
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -70,7 +81,7 @@ impl Engine {
     pub(super) fn held(&self) -> Result<Held, ServiceError> {
         let mut held = Held::default();
         let mut elsewhere = HashSet::new();
-        for change in self.left_out.blocked() {
+        for change in self.arrivals.left_out.blocked() {
             match change {
                 BlockedChange::Content { node, .. } => held.nodes.extend(self.identities.node_of(*node)),
                 BlockedChange::Name {
@@ -94,7 +105,7 @@ impl Engine {
             }
             self.hold_below(node, &mut held)?;
         }
-        held.left_out = self.held_back.intersection(&held.nodes).copied().collect();
+        held.left_out = self.blocked.held_back.intersection(&held.nodes).copied().collect();
         Ok(held)
     }
 
@@ -123,21 +134,21 @@ impl Engine {
     /// Whether a group cannot be sent because it tells of something held. If so, the blocked change
     /// is tried again soon.
     pub(super) fn is_held(&mut self, group: &LiveGroup) -> Result<bool, ServiceError> {
-        if self.left_out.blocked().is_empty() {
+        if self.arrivals.left_out.blocked().is_empty() {
             return Ok(false);
         }
         let held = self.held()?;
         if held.has_removed {
             // The removal would reach the server, and with it what others wrote. Nothing is in the
             // way of that any more.
-            self.blocked_again_ns = Some(self.clock().monotonic_ns());
+            self.blocked.again_ns = Some(self.clock().monotonic_ns());
             return Ok(true);
         }
         if group.fold.is_some() || !held.is_in(group) {
             return Ok(false);
         }
-        let soon_ns = self.blocked_tried_ns.saturating_add(nanoseconds(AGAIN_AFTER_CHANGE));
-        self.blocked_again_ns = self.blocked_again_ns.map(|again_ns| again_ns.min(soon_ns));
+        let soon_ns = self.blocked.tried_ns.saturating_add(nanoseconds(AGAIN_AFTER_CHANGE));
+        self.blocked.again_ns = self.blocked.again_ns.map(|again_ns| again_ns.min(soon_ns));
         Ok(true)
     }
 
@@ -145,25 +156,30 @@ impl Engine {
     pub(super) fn is_blocked_due(&self) -> bool {
         let now_ns = self.clock().monotonic_ns();
         // The attempt that freed a node may have ended in an error before its change was reported.
-        let waits = !self.left_out.blocked().is_empty() || !self.held_back.is_empty();
-        waits && self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
+        let waits = !self.arrivals.left_out.blocked().is_empty() || !self.blocked.held_back.is_empty();
+        waits && self.blocked.again_ns.is_none_or(|again_ns| now_ns >= again_ns)
+    }
+
+    /// When blocked changes are tried again, by the monotonic clock.
+    pub(super) const fn blocked_again_ns(&self) -> Option<u64> {
+        self.blocked.again_ns
     }
 
     /// Notes that the blocked changes were tried.
     pub(super) fn has_tried_blocked(&mut self) -> Result<(), ServiceError> {
         let now_ns = self.clock().monotonic_ns();
-        self.blocked_tried_ns = now_ns;
+        self.blocked.tried_ns = now_ns;
         let again_ns = now_ns.saturating_add(nanoseconds(AGAIN_AFTER));
-        self.blocked_again_ns = (!self.left_out.blocked().is_empty()).then_some(again_ns);
+        self.blocked.again_ns = (!self.arrivals.left_out.blocked().is_empty()).then_some(again_ns);
         let held = self.held()?;
-        let mut released = self.held_back.iter().filter(|node| !held.has(**node));
+        let mut released = self.blocked.held_back.iter().filter(|node| !held.has(**node));
         if released.any(|node| self.parts.landing.is_node_queued(*node)) {
             // The log alone knows of their changes: a fold of everything since the mark reports
             // them.
             let why = "changes by others that could not be made here have been made";
             self.parts.live.give_up(why);
         }
-        self.held_back.retain(|node| held.has(*node));
+        self.blocked.held_back.retain(|node| held.has(*node));
         Ok(())
     }
 }

@@ -5,11 +5,17 @@ use byteback_model::{ByteString, FileId, NameChange, NodeId, NodeKind, Seq};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use byteback_control::{ErrorKind, LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError, UnsentNode};
+use byteback_control::{
+    CutId, ErrorKind, LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError, UnsentNode,
+};
 
 use super::blocked::Held;
 use super::fold::{Elsewhere, FoldedTree, Unsent};
-use super::{Engine, TWICE, UNSAVED_AGAIN_AFTER};
+use super::phase::Event;
+use super::sending::TWICE;
+use super::{Engine, UNSAVED_AGAIN_AFTER};
+use byteback_queue::GroupId;
+
 use crate::identities::IdentityChange;
 use crate::incoming::fetch::listing;
 use crate::receive::log_changes::LogChanges;
@@ -18,18 +24,88 @@ use byteback_backup::BackupError;
 use byteback_backup::{CutBatch, CutSent, send_cut};
 use byteback_client::ServerErrorKind;
 
+/// How the content of a fold is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Equal parts are found by checksums.
+    #[default]
+    ByChecksums,
+    /// The server refused the last one, so nothing that checksums find is trusted.
+    InFull,
+}
+
+/// The fold in flight. It outlives the meeting that follows a refusal, until the tree asks what
+/// becomes of its group.
+#[derive(Debug, Default)]
+pub(super) struct Fold {
+    /// Its cut, as long as that is not ended.
+    cut: Option<CutId>,
+    /// The held nodes and names when it was first sent: the same fold, sent again, leaves out the
+    /// same ones.
+    held: Option<(GroupId, Arc<Held>)>,
+    reading: Reading,
+}
+
+impl Fold {
+    /// Notes the cut from which a fold is sent.
+    pub(super) const fn open(&mut self, cut: CutId) {
+        self.cut = Some(cut);
+    }
+
+    /// Whether its cut is not ended.
+    pub(super) const fn is_open(&self) -> bool {
+        self.cut.is_some()
+    }
+}
+
+/// Nodes that could not be read when they were to be sent.
+#[derive(Debug)]
+pub(super) struct Unsaved {
+    nodes: Vec<NodeId>,
+    /// When they are tried again, by the monotonic clock.
+    again_ns: Option<u64>,
+}
+
+impl Unsaved {
+    /// None known yet. An earlier engine may have ended before it reported the nodes that had
+    /// become free, so the `count` nodes of the tree are tried at once.
+    pub(super) fn of_earlier(count: u64) -> Self {
+        Self {
+            nodes: Vec::new(),
+            again_ns: (count > 0).then_some(0),
+        }
+    }
+
+    /// When they are tried again, by the monotonic clock.
+    pub(super) const fn again_ns(&self) -> Option<u64> {
+        self.again_ns
+    }
+
+    /// Whether they are to be tried again now; if so, that is noted as done.
+    pub(super) fn takes_turn(&mut self, now_ns: u64) -> bool {
+        self.again_ns.take_if(|at_ns| now_ns >= *at_ns).is_some()
+    }
+
+    /// Has a node tried again at once, now that it is sound.
+    pub(super) fn is_sound_again(&mut self, node: NodeId, now_ns: u64) {
+        if self.nodes.contains(&node) {
+            self.again_ns = Some(now_ns);
+        }
+    }
+}
+
 impl Engine {
     pub(super) fn send_fold(&mut self, group: &LiveGroup, fold: &LiveFold) -> Result<Sent, BackupError> {
-        self.open_cut = Some(fold.cut.cut);
+        self.fold.open(fold.cut.cut);
         let is_whole = matches!(fold.scope, LiveScope::Everything { .. }) && fold.cut.since.is_none();
         let grew = |node| self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
         let mut unsent = Unsent::at(&*self.parts.tree, fold.cut.cut, &self.identities.unsent(), &grew)?;
         self.tell_removed(&mut unsent)?;
-        let held = match self.held_of_fold.take() {
+        let held = match self.fold.held.take() {
             Some((id, held)) if id == group.id => held,
             _ => Arc::new(self.held()?),
         };
-        self.held_of_fold = Some((group.id, Arc::clone(&held)));
+        self.fold.held = Some((group.id, Arc::clone(&held)));
         let ended = self.transfer(group, fold, is_whole, (&unsent, &held));
         let ended = match ended {
             Ok(ended) => ended,
@@ -38,13 +114,15 @@ impl Engine {
                     error.server_kind(),
                     Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
                 );
-                if refused && self.is_in_full && !is_whole {
+                if refused && self.fold.reading == Reading::InFull && !is_whole {
                     // The server lacks what the mark says it has: the next fold is everything there
                     // is.
                     self.drop_cut();
                     self.parts.tree.drop_consumer(SYNC_CONSUMER)?;
                 }
-                self.is_in_full |= refused;
+                if refused {
+                    self.fold.reading = Reading::InFull;
+                }
                 return sent(Err(error));
             }
         };
@@ -55,22 +133,23 @@ impl Engine {
         {
             return Ok(Sent::Unsendable(TWICE.to_owned()));
         }
-        self.is_in_full = false;
-        self.mark_reported_again();
-        self.held_back = ended.unsaved.iter().copied().filter(|node| held.has(*node)).collect();
-        let unread = ended.unsaved.len().saturating_sub(self.held_back.len());
-        self.shared.unsaved(unread as u64, self.held_back.len() as u64);
+        self.fold.reading = Reading::ByChecksums;
+        self.ignoring.names_are_told();
+        self.blocked.held_back = ended.unsaved.iter().copied().filter(|node| held.has(*node)).collect();
+        let held_back = self.blocked.held_back.len();
+        let unread = ended.unsaved.len().saturating_sub(held_back);
+        self.shared.unsaved(unread as u64, held_back as u64);
         let again_ns = u64::try_from(UNSAVED_AGAIN_AFTER.as_nanos()).unwrap_or(u64::MAX);
-        self.unsaved_again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
+        self.unsaved.again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);
         if self.turn(fold.cut.cut).is_err() {
             // The fold's changes are reported. The rules that were to come into force do so with
             // the next one.
-            self.has_met = false;
+            self.has_unclear();
             self.parts.live.fold();
         }
         let (note, unsaved) = (ended.note, ended.unsaved);
-        self.unsaved.clone_from(&unsaved);
+        self.unsaved.nodes.clone_from(&unsaved);
         self.parts.live.unsaved(&unsaved);
         if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
             // The mark stays; unreadable nodes are reported with the next fold only if that is
@@ -122,7 +201,7 @@ impl Engine {
             options: &self.options,
             monitor: &*self.shared,
             cut: &fold.cut,
-            counter: batch_counter(self.names, group.id),
+            counter: batch_counter(self.remembered.names, group.id),
             file_id: &file_id,
             origin: &origin,
             sends_time_only: &sends_time_only,
@@ -130,7 +209,7 @@ impl Engine {
             replaces: is_whole.then_some(replaces),
             follows: self.ground.newest,
             note: &note.map(|consumer| consumer.note).unwrap_or_default(),
-            is_in_full: self.is_in_full,
+            is_in_full: self.fold.reading == Reading::InFull,
         })?;
         ended.unsaved.extend(tree.passed_over());
         Ok(ended)
@@ -140,7 +219,7 @@ impl Engine {
     /// sending everything here would take them from all others.
     fn elsewhere(&self, fold: &LiveFold, at: Seq) -> Result<Elsewhere, BackupError> {
         let mut elsewhere = Elsewhere::default();
-        let noted = self.left_out.noted();
+        let noted = self.arrivals.left_out.noted();
         let parents: BTreeSet<FileId> = noted.iter().map(|left_out| left_out.parent).collect();
         for file in parents {
             let Some(parent) = self.identities.node_of(file) else {
@@ -186,7 +265,7 @@ impl Engine {
     /// only in use when others removed it has not.
     pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
         let held = self.held()?;
-        let mut reported = self.unsaved.clone();
+        let mut reported = self.unsaved.nodes.clone();
         let mut log = None;
         for node in self.identities.unsent() {
             let grew = self.identities.origin_of(node).is_some_and(|origin| origin.seq > 0);
@@ -225,7 +304,7 @@ impl Engine {
             let cursor = self.ground.cursor;
             let listed = listing(&self.parts.server, &self.parts.folder, cursor, file, &*self.shared)?;
             let is_left_out = |name: &ByteString| {
-                let mut left_out = self.left_out.noted().iter();
+                let mut left_out = self.arrivals.left_out.noted().iter();
                 left_out.any(|left_out| left_out.parent == file && left_out.name == *name)
             };
             let names = listed.into_iter().map(|(name, ..)| ByteString(name));
@@ -242,13 +321,19 @@ impl Engine {
         let gone = unsent.gone.iter().copied().map(IdentityChange::Forgotten);
         let changes: Vec<_> = arrived.chain(gone).collect();
         if self.identities.change(&changes).is_err() {
-            self.has_met = false;
+            self.has_unclear();
         }
+    }
+
+    /// Reports that the server has something that could not be noted or finished here.
+    fn has_unclear(&mut self) {
+        // Nothing follows before the fold is answered.
+        let _ = self.tell(Event::Unclear);
     }
 
     /// Ends the cut of the fold in flight, if there is one.
     pub(super) fn end_cut(&mut self, outcome: &Outcome) -> Result<(), ServiceError> {
-        match self.open_cut.take() {
+        match self.fold.cut.take() {
             Some(cut) => self.parts.tree.finish(cut, outcome).map(|_| ()),
             None => Ok(()),
         }

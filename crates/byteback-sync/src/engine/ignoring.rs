@@ -37,6 +37,7 @@
 //! ignored; and a request for each directory when rules change.
 
 mod sifting;
+mod stage;
 mod turn;
 mod walked;
 
@@ -56,6 +57,8 @@ use byteback_backup::BackupError;
 use byteback_host::durable::VersionedJsonError;
 use byteback_model::Origin;
 pub(super) use sifting::Sifted;
+pub(super) use stage::LocalTree;
+use stage::{Changed, CutFor, Files, Review, Stage, Step};
 use turn::ignored_name;
 use walked::{CutReport, Hidden, Named, StatedRules};
 
@@ -70,7 +73,7 @@ struct Coming {
 }
 
 /// Rules and ignored names of one engine: see the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ignoring {
     pub(super) ignored: Ignored,
     /// Files with rules and tags of caches in directories that are not ignored, and files that may
@@ -80,13 +83,7 @@ pub(super) struct Ignoring {
     said: Sources,
     /// The rules in the files at the cut of the last fold, if they differ.
     coming: Option<Coming>,
-    is_loaded: bool,
-    /// The tree was walked by the rules in force since the engine began.
-    is_reviewed: bool,
-    pub(super) has_withheld: bool,
-    /// The rules are to be read again: landed files may have changed them, and the log's mark may
-    /// have passed over those.
-    pub(super) is_due: bool,
+    stage: Stage,
     /// Names that are not reported with the fold that was reviewed last.
     hidden: HashSet<Place<NodeId>>,
     /// Names at which the server has a directory that is elsewhere here by now: reported as
@@ -95,10 +92,52 @@ pub(super) struct Ignoring {
     /// Names of files that have several, some of which may have been ignored: to be reported again
     /// with the fold that was reviewed last.
     reported_again: Vec<NameChange<NodeId>>,
-    /// Whether there are such names that no fold has reported yet.
-    is_reported_again: bool,
     /// Number of withheld nodes, for people.
     pub(super) withheld: u64,
+}
+
+impl Ignoring {
+    /// Rules that are not read yet.
+    pub(super) fn of(here: LocalTree) -> Self {
+        Self {
+            ignored: Ignored::default(),
+            sources: HashSet::new(),
+            said: Sources::default(),
+            coming: None,
+            stage: Stage::Unread(here),
+            hidden: HashSet::new(),
+            gone: BTreeSet::new(),
+            reported_again: Vec::new(),
+            withheld: 0,
+        }
+    }
+
+    /// Whether any node is withheld.
+    pub(super) const fn has_withheld(&self) -> bool {
+        self.withheld > 0
+    }
+
+    fn tell(&mut self, step: Step) {
+        self.stage = self.stage.next(step);
+    }
+
+    /// Has the rules read again: landed files may have changed them, and the log's mark may have
+    /// passed over those.
+    pub(super) fn have_rules_read(&mut self) {
+        self.tell(Step::Landed);
+    }
+
+    /// Has names reported again when the nodes here and at the server are brought together: of a
+    /// file that becomes one with the server's, the server has not heard all names.
+    pub(super) fn have_names_told(&mut self) {
+        self.tell(Step::Joined);
+    }
+
+    /// Notes that these names are reported.
+    pub(super) fn names_are_told(&mut self) {
+        self.reported_again.clear();
+        self.tell(Step::Sent);
+    }
 }
 
 /// How a fold reports a name.
@@ -118,23 +157,23 @@ impl Engine {
         let ignoring = &self.ignoring;
         !ignoring.sources.is_empty()
             || !ignoring.ignored.is_nothing()
-            || ignoring.has_withheld
+            || ignoring.has_withheld()
             || ignoring.said != Sources::default()
     }
 
     /// Reads the rules in force when the engine starts. If the files differ by now, their rules
     /// come into force with the next fold.
     pub(super) fn load_rules(&mut self) -> Result<(), EngineError> {
-        if self.ignoring.is_loaded {
+        let Stage::Unread(here) = self.ignoring.stage else {
             return Ok(());
-        }
+        };
         let landing = &*self.parts.landing;
         let page = |directory, after: Option<&ByteString>| page_now(landing, directory, after);
         let found = StatedRules::by(&page, &*self.parts.tree)?;
-        let noted = match self.is_new_locally {
+        let noted = match here {
             // Nothing was sent by any rules.
-            true => None,
-            false => Some(Sources::read(&*self.parts.dir).map_err(of_file)?.unwrap_or_default()),
+            LocalTree::New => None,
+            LocalTree::Known => Some(Sources::read(&*self.parts.dir).map_err(of_file)?.unwrap_or_default()),
         };
         let is_other = noted.as_ref().is_some_and(|noted| *noted != found.said);
         let said = match noted {
@@ -147,8 +186,10 @@ impl Engine {
         self.ignoring.ignored.rules = said.rules();
         self.ignoring.said = said;
         self.ignoring.sources = found.files;
-        self.ignoring.is_loaded = true;
-        self.ignoring.is_due = is_other;
+        self.ignoring.tell(Step::Loaded(match is_other {
+            true => Files::Due,
+            false => Files::Read,
+        }));
         self.withheld_changed();
         self.left_out_changed();
         self.tell_ignored();
@@ -162,7 +203,7 @@ impl Engine {
     /// Names at which the server has something that is ignored.
     fn taken(&self) -> BTreeSet<Place<NodeId>> {
         let ignored = |left_out: &&LeftOut| left_out.is_ignored && !left_out.is_due;
-        let left_out = self.left_out.noted().iter().filter(ignored);
+        let left_out = self.arrivals.left_out.noted().iter().filter(ignored);
         let taken = left_out.filter_map(|left_out| {
             let parent = self.identities.node_of(left_out.parent)?;
             let name = left_out.name.clone();
@@ -179,7 +220,6 @@ impl Engine {
 
     fn withheld_changed(&mut self) {
         self.ignoring.withheld = self.identities.all_withheld().count() as u64;
-        self.ignoring.has_withheld = self.ignoring.withheld > 0;
     }
 
     /// Publishes the rules, and those that are unusable.
@@ -193,7 +233,7 @@ impl Engine {
 
     /// Whether a name that was left out as ignored can be let in.
     pub(super) fn is_ignoring_over(&self) -> bool {
-        let mut noted = self.left_out.noted().iter();
+        let mut noted = self.arrivals.left_out.noted().iter();
         noted.any(|left_out| left_out.is_due)
     }
 
@@ -233,17 +273,25 @@ impl Engine {
         self.ignoring.coming = None;
         self.ignoring.hidden.clear();
         self.ignoring.gone.clear();
-        let is_asked_for = reported.has_sources || self.ignoring.is_due || self.ignoring.is_reported_again;
-        if !is_asked_for && !self.may_ignore() {
+        let cut_for = match fold {
+            Some(_) => CutFor::Fold,
+            None => CutFor::Landing,
+        };
+        let review = self.ignoring.stage.review(
+            cut_for,
+            &Changed {
+                has_sources: reported.has_sources,
+                has_moved: reported.has_moved,
+                may_ignore: self.may_ignore(),
+            },
+        );
+        if review == Review::Nothing {
             return Ok(false);
         }
         let page = |directory, after: Option<&ByteString>| tree.entries(cut, directory, after);
-        let is_first = !self.ignoring.is_reviewed;
-        let is_other =
-            fold.is_some() && (is_first || self.ignoring.is_due || reported.has_sources || reported.has_moved);
         // Until all that follows is durable.
-        self.ignoring.is_reviewed = false;
-        if is_other {
+        self.ignoring.tell(Step::ReviewBegins);
+        if review == Review::WalkAndRead {
             let found = StatedRules::by(&page, &*tree)?;
             self.ignoring.sources = found.files;
             let (said, rules) = (found.said, found.rules);
@@ -264,14 +312,13 @@ impl Engine {
         let found = Hidden::look(&page, &hides, &is_withheld)?;
         let hiding = self.hiding(cut, &found)?;
         self.decide(cut, &found, &hiding, &reported)?;
-        self.ignoring.is_reported_again |= is_first || is_other;
-        if self.ignoring.is_reported_again {
+        self.ignoring.tell(Step::Decided(review));
+        if self.ignoring.stage.has_names_to_tell() {
             // A name of a file that has others, too, may have been ignored until now.
             self.ignoring.reported_again = self.linked_names(cut, &found)?;
         }
         let is_shown = self.withhold(&hiding, &found)?;
-        self.ignoring.is_reviewed = true;
-        self.ignoring.is_due &= !is_other;
+        self.ignoring.tell(Step::Reviewed(review));
         self.tell_ignored();
         Ok(is_shown || self.is_ignoring_over())
     }
@@ -280,7 +327,7 @@ impl Engine {
     /// others' changes of them would be left out, and nothing would record that the nodes here lack
     /// them.
     pub(super) fn review_before_landing(&mut self) -> Result<(), EngineError> {
-        if self.ignoring.is_reviewed || !self.may_ignore() {
+        if self.ignoring.stage.is_reviewed() || !self.may_ignore() {
             return Ok(());
         }
         let cut = self.parts.tree.cut(&CutRequest {
@@ -357,7 +404,7 @@ impl Engine {
             }
         }
         let listed = self.listed(asked.keys().copied().filter(|parent| !hiding.contains(parent)))?;
-        let mut left_out = self.left_out.noted().to_vec();
+        let mut left_out = self.arrivals.left_out.noted().to_vec();
         for (parent, names) in asked {
             let Some(there) = listed.get(&parent) else { continue };
             let directory = self.file_id(parent);
@@ -365,7 +412,7 @@ impl Engine {
                 let Some((id, is_directory)) = there.get(&name).copied() else {
                     continue;
                 };
-                let mut noted = self.left_out.noted().iter();
+                let mut noted = self.arrivals.left_out.noted().iter();
                 if noted.any(|noted| noted.parent == directory && noted.name == name && noted.is_ignored) {
                     continue;
                 }
@@ -378,7 +425,7 @@ impl Engine {
             }
         }
         self.ignoring.hidden = hidden;
-        self.left_out.note(left_out).map_err(of_durable)?;
+        self.arrivals.left_out.note(left_out).map_err(of_durable)?;
         self.left_out_changed();
         Ok(())
     }
@@ -454,18 +501,6 @@ impl Engine {
     /// Names that the reviewed fold reports again.
     pub(super) fn reported_again(&self) -> &[NameChange<NodeId>] {
         &self.ignoring.reported_again
-    }
-
-    /// Has names reported again when the nodes here and at the server are brought together: of a
-    /// file that becomes one with the server's, the server has not heard all names.
-    pub(super) fn retell(&mut self) {
-        self.ignoring.is_reported_again = true;
-    }
-
-    /// Notes that these names are reported.
-    pub(super) fn mark_reported_again(&mut self) {
-        self.ignoring.reported_again.clear();
-        self.ignoring.is_reported_again = false;
     }
 
     /// Notes durably which nodes are withheld from now on, and which are not any more. Returns

@@ -14,27 +14,35 @@
 //! nodes that remain noted as not sent are sent.
 
 use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use byteback_api::FolderName;
-use byteback_control::{CutId, LiveScope, LiveTree, Outcome, ServiceError};
+use byteback_control::{CutId, LiveScope, LiveStatus, LiveTree, Outcome, ServiceError};
+use byteback_host::durable::DurableDir;
 use byteback_queue::GroupId;
 
+use super::phase::{Asked, Event, Outlook};
 use super::shared::Shared;
 use super::{Engine, EngineError};
 use crate::identities::IdentityChange;
-use crate::receive::conflicts::Conflict;
-use crate::receive::left_out::BlockedChange;
+use crate::patches::Patches;
+use crate::receive::conflicts::{Conflict, Conflicts};
+use crate::receive::left_out::{BlockedChange, LeftOutNames};
 use crate::receive::{Receive, ReceiveError, Received};
+use crate::standing::StandingError;
 use byteback_backup::file_id;
 use byteback_client::ServerErrorKind;
 use byteback_client::{ServerClient, ServerNews};
 use byteback_model::Origin;
 
+/// Subdirectory in which deltas wait for the files that they change.
+const PATCHES_NAME: &str = "patches";
+
 /// Reason for giving up an order that was made before the folder's first contact.
-pub(super) const CONTACT: &str = "another machine began the folder at the server";
+const CONTACT: &str = "another machine began the folder at the server";
 
 /// Identities noted with one sync.
 const NOTED_AT_ONCE: usize = 10_000;
@@ -43,23 +51,58 @@ const NOTED_AT_ONCE: usize = 10_000;
 /// engine still runs.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
+/// Others' changes on their way into the tree, durable except for `landed`.
+pub(super) struct Arrivals {
+    pub(super) patches: Patches,
+    pub(super) conflicts: Conflicts,
+    /// Files whose contents of the moment of the landing were written.
+    pub(super) landed: BTreeSet<FileId>,
+    /// Names of the server that this tree does not hold.
+    pub(super) left_out: LeftOutNames,
+}
+
+impl Arrivals {
+    /// Opens the records in the engine's directory. A directory that is new to the server has no
+    /// left-out names.
+    pub(super) fn open(dir: &Arc<dyn DurableDir>, is_new_locally: bool) -> Result<Self, EngineError> {
+        let patches = dir.subdir(PATCHES_NAME).map_err(|source| StandingError::Io {
+            what: "create the patches folder beside",
+            source,
+        })?;
+        let mut left_out = LeftOutNames::open(Arc::clone(dir)).map_err(ReceiveError::from)?;
+        if is_new_locally {
+            left_out.note(Vec::new()).map_err(ReceiveError::from)?;
+        }
+        Ok(Self {
+            patches: Patches::new(patches),
+            conflicts: Conflicts::open(Arc::clone(dir)).map_err(ReceiveError::from)?,
+            landed: BTreeSet::new(),
+            left_out,
+        })
+    }
+}
+
 impl Engine {
-    /// Whether others began the folder after it was met empty: it is met again, and contact made.
-    pub(super) fn is_met_too_early(&self) -> bool {
+    /// Looks at others' changes and at requests for repairs.
+    pub(super) fn look(&self) -> Event {
         let is_unbound = !self.identities.is_bound(NodeId::ROOT) && self.ground.newest.is_none();
-        self.contact.is_none() && is_unbound && self.ground.has_news()
+        if is_unbound && self.ground.has_news() {
+            return Event::BegunByOthers;
+        }
+        let asked = match self.shared.has_repairs() {
+            true => Asked::Repair,
+            false => Asked::Nothing,
+        };
+        Event::Looked(self.outlook(&self.parts.live.status()), asked)
     }
 
-    /// Whether others did something, and nothing stands in its way: groups in flight must be
-    /// answered first, as the server decides which came first.
-    pub(super) fn may_receive(&self) -> bool {
-        let has_news = self.landing.is_some() || self.ground.has_news();
-        has_news && self.may_land()
-    }
-
-    /// Whether landing would overtake nothing that is on its way.
-    pub(super) fn may_land(&self) -> bool {
-        self.contact.is_none() && self.parts.live.status().groups_in_flight == 0
+    /// Others' side of the folder, by what is on its way from here.
+    pub(super) fn outlook(&self, live: &LiveStatus) -> Outlook {
+        match () {
+            () if live.groups_in_flight > 0 => Outlook::Busy,
+            () if self.ground.has_news() => Outlook::News,
+            () => Outlook::Quiet,
+        }
     }
 
     /// Whether a left-out name can be let in now.
@@ -69,7 +112,13 @@ impl Engine {
 
     /// Whether a colliding name has become free of all but nodes of exactly this name.
     fn is_collision_over(&self) -> Result<bool, EngineError> {
-        for left_out in self.left_out.noted().iter().filter(|left_out| left_out.collides) {
+        for left_out in self
+            .arrivals
+            .left_out
+            .noted()
+            .iter()
+            .filter(|left_out| left_out.collides)
+        {
             let Some(parent) = self.identities.node_of(left_out.parent) else {
                 continue;
             };
@@ -83,7 +132,7 @@ impl Engine {
 
     /// Whether the server has a left-out name in a directory, given by its node here.
     pub(super) fn is_left_out(&self, parent: NodeId, name: &ByteString) -> bool {
-        let noted = self.left_out.noted();
+        let noted = self.arrivals.left_out.noted();
         !noted.is_empty() && {
             let parent = self.file_id(parent);
             noted
@@ -94,10 +143,10 @@ impl Engine {
 
     /// Publishes the left-out names.
     pub(super) fn tell_left_out(&self) {
-        let noted = self.left_out.noted().iter();
+        let noted = self.arrivals.left_out.noted().iter();
         let ignored = noted.clone().filter(|left_out| left_out.is_ignored).count();
         let is_blocked = |place: (FileId, &ByteString)| {
-            let mut blocked = self.left_out.blocked().iter();
+            let mut blocked = self.arrivals.left_out.blocked().iter();
             blocked.any(|change| match change {
                 BlockedChange::Name { parent, name, .. } => (*parent, name) == place,
                 BlockedChange::Content { .. } => false,
@@ -109,80 +158,98 @@ impl Engine {
             let name = left_out.name.clone();
             Some((Place { parent, name }, left_out.collides, None))
         });
-        let blocked = self.left_out.blocked().iter().filter_map(|change| match change {
-            BlockedChange::Name { parent, name, why, .. } => {
-                let parent = self.identities.node_of(*parent)?;
-                let name = name.clone();
-                Some((Place { parent, name }, false, Some(why.clone())))
-            }
-            BlockedChange::Content { node, why, .. } => {
-                let node = self.identities.node_of(*node)?;
-                let found = self.parts.landing.look(node).ok()??;
-                Some((found.names.into_iter().next()?, false, Some(why.clone())))
-            }
-        });
+        let blocked = self
+            .arrivals
+            .left_out
+            .blocked()
+            .iter()
+            .filter_map(|change| match change {
+                BlockedChange::Name { parent, name, why, .. } => {
+                    let parent = self.identities.node_of(*parent)?;
+                    let name = name.clone();
+                    Some((Place { parent, name }, false, Some(why.clone())))
+                }
+                BlockedChange::Content { node, why, .. } => {
+                    let node = self.identities.node_of(*node)?;
+                    let found = self.parts.landing.look(node).ok()??;
+                    Some((found.names.into_iter().next()?, false, Some(why.clone())))
+                }
+            });
         self.shared.left_out(left_out.chain(blocked).collect(), ignored as u64);
     }
 
-    /// Brings others' changes into the tree.
-    pub(super) fn receive(&mut self) -> Result<(), EngineError> {
+    /// Notes what must be noted before others' changes come into the tree.
+    pub(super) fn prepare_landing(&mut self) -> Result<(), EngineError> {
         self.shared.receives();
-        self.review_before_landing()?;
-        let head = match self.landing {
-            Some(head) => head,
-            None => self.begin_landing()?,
-        };
-        let received = Receive {
+        self.review_before_landing()
+    }
+
+    /// Asks the server up to which moment others' changes are to be let in.
+    pub(super) fn ask_head(&mut self) -> Result<Seq, EngineError> {
+        let info = self.parts.server.folder(&self.parts.folder)?;
+        self.check_known(info.seq)?;
+        self.arrivals.landed.clear();
+        Ok(info.seq)
+    }
+
+    /// Brings others' changes into the tree.
+    pub(super) fn land(&mut self, head: Seq) -> Result<Received, EngineError> {
+        let mut receive = Receive {
             landing: &*self.parts.landing,
             live: &*self.parts.live,
             tree: &*self.parts.tree,
-            tree_id: self.names,
+            tree_id: self.remembered.names,
             server: &self.parts.server,
             folder: &self.parts.folder,
             identities: &mut self.identities,
-            patches: &self.patches,
-            conflicts: &mut self.conflicts,
+            patches: &self.arrivals.patches,
+            conflicts: &mut self.arrivals.conflicts,
             monitor: &*self.shared,
             randomness: &*self.parts.randomness,
             host: String::from_utf8_lossy(self.parts.host.as_bytes()).into_owned(),
             now: (self.parts.server.clock().now_ns(), self.parts.east_of_utc_s),
-            landed: &mut self.landed,
-            left_out: self.left_out.noted(),
-            blocked: self.left_out.blocked(),
+            landed: &mut self.arrivals.landed,
+            left_out: self.arrivals.left_out.noted(),
+            blocked: self.arrivals.left_out.blocked(),
             ignored: &self.ignoring.ignored,
-            has_withheld: self.ignoring.has_withheld,
+            has_withheld: self.ignoring.has_withheld(),
             sources: &self.ignoring.sources,
-            takes_own: self.takes_own,
+            takes_own: self.remembered.takes_own,
             seen: self.ground.seen(),
-        }
-        .run(self.ground.cursor, head)?;
-        let before = (self.ground, self.landing, self.takes_own);
+        };
+        Ok(receive.run(self.ground.cursor, head)?)
+    }
+
+    /// Notes that all others' changes up to `head` are here, or undoes that they were let in.
+    pub(super) fn note_landed(&mut self, head: Seq, received: Received) -> Result<(), EngineError> {
+        let before = (self.ground, self.remembered.takes_own);
         let noted = self.note_received(received, head);
         if noted.is_err() {
             // The standing on disk still says "not landed": after a restart the same head would
             // land again, over batches sent on this ground.
-            (self.ground, self.landing, self.takes_own) = before;
+            (self.ground, self.remembered.takes_own) = before;
+            self.follow(Event::LandedUnnoted(head))?;
         }
         noted
     }
 
-    /// Notes that all others' changes up to `head` are here.
     fn note_received(&mut self, received: Received, head: Seq) -> Result<(), EngineError> {
         self.ground.received(head);
-        self.landing = None;
-        self.takes_own = false;
-        self.landed.clear();
-        self.is_turn_of_others = false;
+        self.remembered.takes_own = false;
+        self.arrivals.landed.clear();
         let landing = &self.parts.landing;
         let is_open = |conflict: &Conflict| !matches!(conflict.place_in(&**landing), Ok(None));
-        self.conflicts.retain(is_open).map_err(ReceiveError::from)?;
-        self.shared.conflicts(self.conflicts.noted());
-        self.ignoring.is_due |= received.may_ignore_other;
+        let conflicts = &mut self.arrivals.conflicts;
+        conflicts.retain(is_open).map_err(ReceiveError::from)?;
+        self.shared.conflicts(conflicts.noted());
+        if received.may_ignore_other {
+            self.ignoring.have_rules_read();
+        }
         if received.has_unsent || received.may_ignore_other {
             self.parts.live.fold();
         }
         // Before the cursor: left-out names are reported only once.
-        let noted = self.left_out.note_all(received.left_out, received.blocked);
+        let noted = self.arrivals.left_out.note_all(received.left_out, received.blocked);
         noted.map_err(ReceiveError::from)?;
         self.has_tried_blocked()?;
         self.left_out_changed();
@@ -192,60 +259,60 @@ impl Engine {
         Ok(())
     }
 
-    fn begin_landing(&mut self) -> Result<Seq, EngineError> {
-        let info = self.parts.server.folder(&self.parts.folder)?;
-        self.check_known(info.seq)?;
-        self.landed.clear();
-        self.landing = Some(info.seq);
-        self.note()?;
-        Ok(info.seq)
+    /// Has everything here folded, so that a cut comes for the first contact.
+    pub(super) fn fold_for_contact(&self) {
+        self.parts.live.give_up(CONTACT);
     }
 
-    /// Whether the first contact is to be made, and no cut will come for it by itself.
-    pub(super) fn is_contact_overdue(&self) -> bool {
-        let live = self.parts.live.status();
-        self.contact.is_some() && live.groups_in_flight == 0 && !live.is_folded
-    }
-
-    /// Makes first contact: see the module.
-    pub(super) fn first_contact(&mut self) -> Result<(), EngineError> {
-        let Some(root) = self.contact else { return Ok(()) };
+    /// Begins the first contact, up to the moment that is to land: see the module.
+    pub(super) fn begin_contact(&mut self) -> Result<Option<Event>, EngineError> {
         let group = self.parts.live.cut_fold(&[])?;
-        let Some(fold) = &group.fold else { return Ok(()) };
-        if !matches!(fold.scope, LiveScope::Everything { .. }) {
-            self.open_cut = Some(fold.cut.cut);
-            self.drop_cut();
-            self.parts.live.give_up(CONTACT);
-            return Ok(());
-        }
+        let Some(fold) = &group.fold else { return Ok(None) };
         let cut = fold.cut.cut;
-        self.open_cut = Some(cut);
-        let contacted = self.contact_at(cut, group.id, root);
-        if contacted.is_err() {
-            // The contact is repeated from another cut: this group will get no answer.
+        self.fold.open(cut);
+        if !matches!(fold.scope, LiveScope::Everything { .. }) {
             self.drop_cut();
-            self.parts.live.give_up(CONTACT);
+            return Ok(Some(Event::FoldedInPart));
         }
-        contacted
+        let head = self.note_unsent(cut);
+        let head = self.or_contact_again(head)?;
+        Ok(Some(Event::ContactHead(head, group.id)))
     }
 
-    fn contact_at(&mut self, cut: CutId, group: GroupId, root: FileId) -> Result<(), EngineError> {
+    /// Ends the first contact, once the moment that is to land is known.
+    pub(super) fn end_contact(&mut self, root: FileId, group: GroupId) -> Result<(), EngineError> {
+        let contacted = self.bind_at_mark(root, group);
+        self.or_contact_again(contacted)
+    }
+
+    /// Result of a step of the first contact. After a failure it is repeated from another cut, and
+    /// the group of this one will get no answer.
+    fn or_contact_again<T>(&mut self, step: Result<T, EngineError>) -> Result<T, EngineError> {
+        if step.is_err() {
+            self.drop_cut();
+            self.fold_for_contact();
+        }
+        step
+    }
+
+    fn note_unsent(&mut self, cut: CutId) -> Result<Seq, EngineError> {
         self.note_all(cut)?;
-        self.retell();
+        self.ignoring.have_names_told();
         let head = self.parts.server.folder(&self.parts.folder)?.seq;
         self.ground.cursor = 0;
         self.ground.others = self.ground.others.max(head);
-        self.landed.clear();
-        self.landing = Some(head);
+        self.arrivals.landed.clear();
+        Ok(head)
+    }
+
+    fn bind_at_mark(&mut self, root: FileId, group: GroupId) -> Result<(), EngineError> {
         self.note()?;
         self.end_cut(&Outcome::Saved {
             note: Vec::new(),
             unsaved: Vec::new(),
         })?;
         self.parts.live.applied(group)?;
-        self.bind_root(root)?;
-        self.contact = None;
-        Ok(())
+        self.bind_root(root)
     }
 
     /// Notes all nodes but the root as not sent. Ignored nodes among them are found before they
@@ -261,7 +328,7 @@ impl Engine {
                 if self.identities.is_bound(node) {
                     continue;
                 }
-                let file = file_id(self.names, node);
+                let file = file_id(self.remembered.names, node);
                 let origin = Some(Origin { file, seq: 0 });
                 changes.push(IdentityChange::Bound { node, file, origin });
             }

@@ -140,9 +140,8 @@ impl Engine {
 
     /// Has an unreadable node tried again at once, now that it is sound.
     fn is_sound_again(&mut self, node: NodeId) {
-        if self.unsaved.contains(&node) {
-            self.unsaved_again_ns = Some(self.clock().monotonic_ns());
-        }
+        let now_ns = self.clock().monotonic_ns();
+        self.unsaved.is_sound_again(node, now_ns);
     }
 
     fn version_there(&self, file: FileId, at: Seq) -> Result<Option<NodeInfo>, EngineError> {

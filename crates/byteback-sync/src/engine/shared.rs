@@ -1,7 +1,7 @@
 //! The engine's state as other threads see it, and how they end it.
 
 use byteback_model::{ByteString, DeviceId, NodeId, Place, Seq};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -14,6 +14,7 @@ use byteback_control::{
 
 use super::EngineParts;
 use super::failure::{EngineError, reported};
+use super::phase::Transition;
 use crate::ignore_rules::{CACHE_TAG_NAME, RULES_NAME, UnusablePattern};
 use crate::ignored::joined;
 use crate::receive::conflicts::Conflict;
@@ -70,6 +71,8 @@ pub(super) struct Shared {
     reported: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
     left_out: Mutex<Vec<LeftOutName>>,
+    /// Transitions that the engine went through.
+    passed: Mutex<BTreeSet<Transition>>,
     /// Repairs asked for; nothing is added once the engine has ended.
     repairs: Mutex<VecDeque<RequestedRepair>>,
 }
@@ -93,6 +96,7 @@ impl Shared {
             reported: Mutex::new(reported),
             conflicts: Mutex::default(),
             left_out: Mutex::default(),
+            passed: Mutex::default(),
             repairs: Mutex::default(),
         }
     }
@@ -180,6 +184,12 @@ impl Shared {
         if error.is_token_refused() {
             self.token_refused();
         }
+    }
+
+    /// Notes a transition that the engine goes through.
+    pub(super) fn passed(&self, transition: Transition) {
+        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.insert(transition);
     }
 
     pub(super) fn applied(&self, now_ns: i64) {
@@ -364,6 +374,13 @@ impl EngineHandle {
         }
         self.live.wake();
         answered.recv().unwrap_or_else(|_| Err(not_synced()))
+    }
+
+    /// Phases of the engine since it began, with the events that came in them.
+    #[must_use]
+    pub fn transitions(&self) -> BTreeSet<Transition> {
+        let passed = &self.shared.passed;
+        passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Conflicts that are not decided: copies that were removed or renamed since are not among

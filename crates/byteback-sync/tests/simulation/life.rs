@@ -25,6 +25,7 @@ use byteback_api::FolderName;
 use byteback_api::messages::JoinRequest;
 use byteback_client::{ClientOptions, ServerClient, join};
 use byteback_host::random::SplitMix64;
+use byteback_sync::engine::Transition;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,12 +58,14 @@ impl Default for LifeOptions {
 }
 
 /// Result of a life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lived {
     /// Hash of all events.
     pub(crate) trace: u64,
     /// Number of batches at the server.
     pub(crate) batches: u64,
+    /// Transitions that the engines went through.
+    pub(crate) transitions: BTreeSet<Transition>,
 }
 
 /// Directory for the files of a simulation: in memory, if possible.
@@ -398,5 +401,10 @@ pub(crate) fn live(seed: u64, options: LifeOptions) -> Result<Lived, String> {
     }
     let settled = life.settle().and_then(|()| life.check());
     let trace = life.end();
-    settled.map(|batches| Lived { trace, batches })
+    let transitions = life.machines.iter().flat_map(Machine::transitions).collect();
+    settled.map(|batches| Lived {
+        trace,
+        batches,
+        transitions,
+    })
 }

@@ -24,8 +24,9 @@ use byteback_host::sim::SimDisk;
 use byteback_model::Seq;
 use byteback_queue::ClientId;
 use byteback_queue::queue::QueueOptions;
-use byteback_sync::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign};
+use byteback_sync::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign, Transition};
 use byteback_sync::standing::{Counterpart, Standing};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -72,6 +73,8 @@ pub(crate) struct Machine {
     pub(crate) is_roomy: bool,
     up: Option<Embedded>,
     running: Option<Running>,
+    /// Transitions that its engines went through, without the running one.
+    transitions: BTreeSet<Transition>,
     /// Directory that others leave alone, if they use the folder, too.
     pub(crate) own: Option<PathBuf>,
     pub(crate) witness: Witness,
@@ -118,6 +121,7 @@ impl Machine {
             is_roomy: false,
             up: None,
             running: None,
+            transitions: BTreeSet::new(),
             own: parts.own,
             witness: Witness::new(own),
             before: State::default(),
@@ -269,8 +273,16 @@ impl Machine {
         }
     }
 
+    /// Transitions that its engines went through.
+    pub(crate) fn transitions(&self) -> BTreeSet<Transition> {
+        let mut transitions = self.transitions.clone();
+        transitions.extend(self.running.iter().flat_map(|running| running.handle.transitions()));
+        transitions
+    }
+
     /// Checks that only a full disk ended the engine.
-    fn look_why(&self, running: &Running) {
+    fn look_why(&mut self, running: &Running) {
+        self.transitions.extend(running.handle.transitions());
         match running.ended.lock().unwrap().take() {
             Some(Err(error)) if is_for_want_of_room(&error) => {
                 self.world.note(&format!("{} had no room: {error}", self.name));
@@ -311,6 +323,7 @@ impl Machine {
         if let Some(running) = self.running.take() {
             self.world.kill(running.task);
             self.world.kill(running.listener);
+            self.transitions.extend(running.handle.transitions());
         }
         drop(self.up.take());
         self.disk = self.disk.recover(self.random.next_u64());

@@ -9,6 +9,7 @@
 //! | `programs` | what programs do in a folder |
 //! | `state` | the contents of a folder, here and at the server |
 //! | `views` | the machine as its engine sees it |
+//! | `transitions` | the engine's phases and events, checked against its table |
 //! | `witness` | what must not be lost, and in which order it is seen |
 //! | `life` | the events of a life with a seed, and what must hold then |
 //!
@@ -26,11 +27,14 @@ mod machine;
 mod network;
 mod programs;
 mod state;
+mod transitions;
 mod views;
 mod witness;
 mod world;
 
+use byteback_sync::engine::Transition;
 use life::{LifeOptions, end_while_meeting, live};
+use std::collections::BTreeMap;
 use views::Canary;
 
 fn number(name: &str) -> Option<u64> {
@@ -74,9 +78,14 @@ fn several(seed: u64) -> LifeOptions {
 
 #[test]
 fn several_machines_agree_in_the_end_and_lose_nothing() {
+    let mut passed: BTreeMap<Transition, u64> = BTreeMap::new();
     for seed in seeds(LIVES_OF_SEVERAL) {
-        live(seed, several(seed)).unwrap_or_else(|wrong| panic!("BYTEBACK_SEED={seed}: {wrong}"));
+        let lived = live(seed, several(seed)).unwrap_or_else(|wrong| panic!("BYTEBACK_SEED={seed}: {wrong}"));
+        for transition in lived.transitions {
+            *passed.entry(transition).or_default() += 1;
+        }
     }
+    transitions::check(&passed);
 }
 
 #[test]

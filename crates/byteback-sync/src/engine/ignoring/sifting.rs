@@ -134,7 +134,6 @@ impl Engine {
         });
         let changes: Vec<IdentityChange> = changes.collect();
         self.identities.change(&changes).map_err(of_durable)?;
-        self.ignoring.has_withheld |= !changes.is_empty();
         self.ignoring.withheld = self.ignoring.withheld.saturating_add(changes.len() as u64);
         Ok(Ok(sifted))
     }

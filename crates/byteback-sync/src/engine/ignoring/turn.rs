@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use byteback_control::CutId;
 
+use super::stage::{Names, Step};
 use super::walked::{Hidden, Named};
 use super::{Coming, Engine, of_durable, of_durable_file};
 use crate::ignored::{is_on_its_way, joined};
@@ -37,7 +38,7 @@ impl Engine {
         let Some(coming) = self.ignoring.coming.take() else {
             return Ok(());
         };
-        self.ignoring.is_due = true;
+        self.ignoring.tell(Step::TurnBegins);
         let tree = Arc::clone(&self.parts.tree);
         let page = |directory, after: Option<&ByteString>| tree.entries(cut, directory, after);
         let hides =
@@ -49,7 +50,7 @@ impl Engine {
             directories: compared,
         } = self.compare(cut, &coming, &found)?;
 
-        let mut noted = self.left_out.noted().to_vec();
+        let mut noted = self.arrivals.left_out.noted().to_vec();
         let is_of = |some: &[LeftOut], noted: &LeftOut| {
             let mut some = some.iter();
             some.any(|left_out| left_out.parent == noted.parent && left_out.name == noted.name)
@@ -58,7 +59,7 @@ impl Engine {
         let is_over = |noted: &LeftOut| noted.is_ignored && compared.contains(&noted.parent) && !is_of(&due, noted);
         noted.retain(|noted| !is_of(&ignored, noted) && !is_over(noted));
         noted.extend(ignored.iter().cloned());
-        self.left_out.note(noted.clone()).map_err(of_durable)?;
+        self.arrivals.left_out.note(noted.clone()).map_err(of_durable)?;
 
         let taken: BTreeSet<Place<NodeId>> = {
             let is_let_in = |noted: &LeftOut| noted.is_due || is_of(&due, noted);
@@ -81,12 +82,14 @@ impl Engine {
 
         noted.retain(|noted| !is_of(&due, noted));
         noted.extend(due);
-        self.left_out.note(noted).map_err(of_durable)?;
+        self.arrivals.left_out.note(noted).map_err(of_durable)?;
         coming.said.note(&self.parts.dir).map_err(of_durable_file)?;
-        self.ignoring.is_reported_again |= is_reported_again;
         self.ignoring.said = coming.said;
         self.ignoring.ignored.rules = coming.rules;
-        self.ignoring.is_due = false;
+        self.ignoring.tell(Step::TurnEnds(match is_reported_again {
+            true => Names::Due,
+            false => Names::CutReport,
+        }));
         self.left_out_changed();
         self.tell_ignored();
         if is_shown || is_reported_again || self.is_ignoring_over() {
@@ -124,7 +127,7 @@ impl Engine {
                     ignored.push(reported);
                     continue;
                 }
-                let mut noted = self.left_out.noted().iter();
+                let mut noted = self.arrivals.left_out.noted().iter();
                 let was_left_out = noted.any(|noted| noted.parent == parent && noted.name == *name && noted.is_ignored);
                 let was_ignored = was_left_out || self.ignoring.ignored.rules.is_ignored(&path, *is_directory);
                 let is_here = here
@@ -150,6 +153,7 @@ impl Engine {
     pub(super) fn admit_moved_nodes(&mut self, cut: CutId) -> Result<(), BackupError> {
         let mut over: BTreeMap<NodeId, BTreeSet<ByteString>> = BTreeMap::new();
         for left_out in self
+            .arrivals
             .left_out
             .noted()
             .iter()
@@ -181,7 +185,7 @@ impl Engine {
         }
         if !over.is_empty() {
             let listed = self.listed(over.keys().copied())?;
-            let mut noted = self.left_out.noted().to_vec();
+            let mut noted = self.arrivals.left_out.noted().to_vec();
             for (parent, names) in over {
                 let directory = self.file_id(parent);
                 let Some(there) = listed.get(&parent) else { continue };
@@ -194,7 +198,7 @@ impl Engine {
                     ..ignored_name(directory, name, there)
                 }));
             }
-            self.left_out.note(noted).map_err(of_durable)?;
+            self.arrivals.left_out.note(noted).map_err(of_durable)?;
         }
         self.left_out_changed();
         Ok(())
