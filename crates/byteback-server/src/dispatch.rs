@@ -4,7 +4,8 @@
 //! checked, and whether its device was given what the route's [`Access`] asks for; the call runs,
 //! until its device is revoked; the answer is counted. A route cannot forget any of it, because
 //! routes have no handlers of their own: the table says which call belongs to an address, and one
-//! `match` says which function answers it.
+//! `match` says which function answers it. The pages of the guide pass the same gate, without a
+//! token.
 
 use crate::body::{BodyLimits, WorkingBody, collect, drain};
 use crate::connection::{Activity, Peer};
@@ -13,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::presence::{ActiveRequest, Presence};
 use crate::problem::{of_store, parameter, refuse, respond};
 use crate::server::ServerConfig;
-use crate::{damage, devices, events, listing, reading, search, signature, upload};
+use crate::{damage, devices, events, guide, listing, reading, search, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, header};
@@ -76,20 +77,39 @@ pub(crate) struct Call {
 
 pub(crate) type Answer = Result<Response<Body>, Box<Problem>>;
 
-/// Answers a request for a route, or for no route.
-pub(crate) async fn dispatch(shared: Arc<Shared>, target: Result<Route, Code>, request: Request) -> Response<Body> {
+/// The thing that the address of a request names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// A call of the API.
+    Call(Route),
+    /// A page of the guide, for which no token is needed.
+    Guide,
+    /// Nothing; the code says why.
+    Nothing(Code),
+}
+
+/// Answers a request.
+pub(crate) async fn dispatch(shared: Arc<Shared>, target: Target, request: Request) -> Response<Body> {
     let peer = request.extensions().get::<axum::extract::ConnectInfo<Peer>>();
     let activity = peer.map(|info| Arc::clone(&info.0.activity)).unwrap_or_default();
     let (lacks_tls, at_work) = (activity.lacks_tls(), Some(activity.begin()));
-    let route = target.ok();
+    let route = match target {
+        Target::Call(route) => Some(route),
+        Target::Guide | Target::Nothing(_) => None,
+    };
     let mut stay = None;
     let answer = match target {
         _ if lacks_tls => {
             drain(request.into_body(), drain_limits(&shared)).await;
             Err(refuse(Code::TlsRequired, "the request came over plain HTTP"))
         }
-        Ok(route) => answer(Arc::clone(&shared), route, request, &activity, &mut stay).await,
-        Err(code) => {
+        Target::Call(route) => answer(Arc::clone(&shared), route, request, &activity, &mut stay).await,
+        Target::Guide => {
+            let (parts, body) = request.into_parts();
+            drain(body, drain_limits(&shared)).await;
+            guide::answer(&shared, &parts).await
+        }
+        Target::Nothing(code) => {
             let detail = format!("{} {}", request.method(), request.uri().path());
             drain(request.into_body(), drain_limits(&shared)).await;
             Err(refuse(code, detail))

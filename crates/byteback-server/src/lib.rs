@@ -12,6 +12,9 @@
 //!
 //! [`InProcess`] is the same server without sockets and threads of its own.
 //!
+//! The one thing beside the API is the guide: public pages below [`GUIDE_PATH`], if the
+//! configuration names a folder of them.
+//!
 //! This crate knows no FUSE and no client state, and decides nothing about versions.
 
 mod body;
@@ -22,6 +25,7 @@ mod devices;
 mod dispatch;
 mod door;
 mod events;
+mod guide;
 mod in_process;
 mod listing;
 mod metrics;
@@ -35,6 +39,7 @@ mod tls;
 mod upload;
 
 pub use devices::{device_info, invitation_info};
+pub use guide::{GUIDE_PATH, Guide, GuideError};
 pub use in_process::InProcess;
 pub use server::{Server, ServerConfig, ServerError, ServerHandle};
 pub use tls::{Identity, IdentityError};

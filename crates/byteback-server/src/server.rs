@@ -7,9 +7,10 @@
 //! In the background, expired parts and unreferenced segments are collected periodically.
 
 use crate::connection::{CountingListener, Peer};
-use crate::dispatch::{Shared, dispatch};
+use crate::dispatch::{Shared, Target, dispatch};
 use crate::door::{Door, DoorLimits};
 use crate::events::Listeners;
+use crate::guide::{GUIDE_PATH, Guide};
 use crate::metrics::Metrics;
 use crate::presence;
 use crate::tls::Identity;
@@ -40,6 +41,8 @@ pub struct ServerConfig {
     pub listen: SocketAddr,
     /// The certificate to show; `None`: plain HTTP.
     pub identity: Option<Identity>,
+    /// The pages to show below [`GUIDE_PATH`].
+    pub guide: Option<Guide>,
     /// Longest body that carries a piece of a batch, in bytes.
     pub part_len_max: u64,
     /// Open connections; all but `strangers_max` are for clients that have shown a valid token.
@@ -83,6 +86,7 @@ impl Default for ServerConfig {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8730)),
             identity: None,
+            guide: None,
             part_len_max: byteback_api::PART_LEN_MAX_DEFAULT,
             connections_max: 1024,
             strangers_max: 256,
@@ -345,7 +349,7 @@ async fn collect(shared: Arc<Shared>) {
     }
 }
 
-/// The router, built from the one table.
+/// The router, built from the one table, and the guide.
 fn router(shared: Arc<Shared>) -> Router {
     let mut router = Router::new();
     let mut paths: Vec<&str> = Route::ALL.iter().map(|route| route.path()).collect();
@@ -361,15 +365,25 @@ fn router(shared: Arc<Shared>) -> Router {
                 Method::Post => MethodFilter::POST,
                 Method::Delete => MethodFilter::DELETE,
             };
-            let handler = move |request: Request| dispatch(Arc::clone(&shared), Ok(route), request);
+            let handler = move |request: Request| dispatch(Arc::clone(&shared), Target::Call(route), request);
             methods = methods.merge(on(filter, handler));
         }
         router = router.route(path, methods);
     }
+    for path in [GUIDE_PATH.trim_end_matches('/'), GUIDE_PATH, "/guide/{*page}"] {
+        let shared = Arc::clone(&shared);
+        let handler = move |request: Request| dispatch(Arc::clone(&shared), Target::Guide, request);
+        // HEAD comes with it.
+        router = router.route(path, on(MethodFilter::GET, handler));
+    }
     let not_allowed = Arc::clone(&shared);
     router
-        .fallback(move |request: Request| dispatch(Arc::clone(&shared), Err(Code::RouteNotFound), request))
+        .fallback(move |request: Request| dispatch(Arc::clone(&shared), Target::Nothing(Code::RouteNotFound), request))
         .method_not_allowed_fallback(move |request: Request| {
-            dispatch(Arc::clone(&not_allowed), Err(Code::MethodNotAllowed), request)
+            dispatch(
+                Arc::clone(&not_allowed),
+                Target::Nothing(Code::MethodNotAllowed),
+                request,
+            )
         })
 }

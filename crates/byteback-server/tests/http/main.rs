@@ -10,6 +10,7 @@ mod bundle;
 mod client;
 mod devices;
 mod events;
+mod guide;
 mod search;
 mod signature;
 mod strangers;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use byteback_api::join_code::{Address, JoinCode};
-use byteback_server::{Identity, Server, ServerConfig};
+use byteback_server::{GUIDE_PATH, Guide, Identity, Server, ServerConfig};
 use byteback_store::devices::NewInvitation;
 use byteback_store::{Store, StoreLimits};
 use clap::Args;
@@ -66,12 +66,21 @@ pub(crate) struct ServeArguments {
     /// Private key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
+    /// Show the pages in this folder to browsers, at /guide/ and without a token; scripts/book
+    /// builds such a folder
+    #[arg(long, value_name = "DIR")]
+    guide: Option<PathBuf>,
 }
 
 impl ServeArguments {
     /// The data folder, as given.
     pub(super) fn data(&self) -> &Path {
         &self.data
+    }
+
+    /// The folder of the guide, as given.
+    pub(super) fn guide(&self) -> Option<&Path> {
+        self.guide.as_deref()
     }
 
     /// The same flags for a process in another working directory, with the data folder `data`.
@@ -85,7 +94,12 @@ impl ServeArguments {
         if self.plain {
             passed_on.push("--plain".into());
         }
-        for (flag, path) in [("--certificate", &self.certificate), ("--key", &self.key)] {
+        let paths = [
+            ("--certificate", &self.certificate),
+            ("--key", &self.key),
+            ("--guide", &self.guide),
+        ];
+        for (flag, path) in paths {
             if let Some(path) = path {
                 passed_on.extend([flag.into(), absolute(path).into()]);
             }
@@ -107,11 +121,15 @@ struct Listening {
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<String>,
     addresses: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guide: Option<String>,
 }
 
 pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let listen = resolve(&arguments.listen)?;
+    let guide = arguments.guide.as_deref().map(open_guide).transpose()?;
+    let shows_guide = guide.is_some();
     raise_open_file_limit();
     let store = Store::open(&arguments.data, StoreLimits::default()).map_err(|error| {
         let message = format!("cannot open the store in {}", arguments.data.display());
@@ -128,6 +146,7 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     let config = ServerConfig {
         listen,
         identity,
+        guide,
         report: Some(Arc::new(move |message| output.item_error("serve", None, message))),
         ..ServerConfig::default()
     };
@@ -151,12 +170,14 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     }
     let scheme = if arguments.plain { "http" } else { "https" };
     let url = format!("{scheme}://{}", server.address());
+    let guide = shows_guide.then(|| format!("{url}{GUIDE_PATH}"));
     if output.json {
         let listening = Listening {
             url,
             join_token_file: token_file.map(|path| path.display().to_string()),
             certificate: certificate.map(|certificate| certificate.to_string()),
             addresses: served.addresses,
+            guide,
         };
         output.object("status", &listening)?;
     } else {
@@ -173,6 +194,9 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
             ),
             false => format!("Codes name {}.", named.join(", ")),
         })?;
+        if let Some(guide) = guide {
+            output.say(format!("The guide is at {guide}"))?;
+        }
         // Programs wait for this line, so it is printed even with `--quiet`.
         output.line(format!("listening on {url}"))?;
     }
@@ -208,6 +232,13 @@ fn resolve(listen: &str) -> Result<SocketAddr> {
     };
     let mut addresses = listen.to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
     addresses.next().ok_or_else(|| wrong("the name has no address"))
+}
+
+fn open_guide(dir: &Path) -> Result<Guide> {
+    Guide::open(dir).map_err(|error| {
+        CommandError::new(error.to_string())
+            .next("Build the guide in a checkout of Byteback with scripts/book, which prints its folder.")
+    })
 }
 
 /// The certificate to present; `None` with `--plain`.

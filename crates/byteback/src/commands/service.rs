@@ -190,10 +190,11 @@ fn job(what: &What, places: &Places, settings: &Settings) -> Result<Job> {
         What::Serve(serve) => {
             serve.check()?;
             let path = resolved(serve.data(), places)?;
+            let guide = serve.guide().map(|guide| resolved(guide, places)).transpose()?;
             return Ok(Job {
                 kind: Kind::Serve,
                 arguments: serve.passed_on(&path),
-                needs: vec![path.clone()],
+                needs: [path.clone()].into_iter().chain(guide).collect(),
                 path,
                 runs_as: None,
             });

@@ -113,6 +113,9 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     world.serve();
     let other = world.path("other-data");
     fs::create_dir(&other).unwrap();
+    let guide = world.path("guide");
+    fs::create_dir(&guide).unwrap();
+    fs::write(guide.join("index.html"), "guide").unwrap();
     {
         // A second server, for the first line that it prints with --json.
         let out = world.path("other.out");
@@ -124,6 +127,8 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
                 other.to_str().unwrap(),
                 "--listen",
                 "127.0.0.1:0",
+                "--guide",
+                guide.to_str().unwrap(),
             ])
             .stdout(fs::File::create(&out).unwrap())
             .spawn()

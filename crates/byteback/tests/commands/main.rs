@@ -55,6 +55,7 @@ mod doubt;
 mod explaining;
 mod exports;
 mod failing;
+mod guide;
 mod health;
 mod inode_flags;
 mod joining;
