@@ -183,7 +183,7 @@ struct Apply<'a> {
 }
 
 /// The contents that the first delta of a file applies to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Start {
     /// The file's newest layer. It holds these contents unless `is_nothing`.
     layer: LayerNumber,
@@ -393,11 +393,7 @@ impl<'a> Apply<'a> {
             layer: LayerNumber::NONE,
             content_seq: 0,
         };
-        let mut start = Start {
-            layer: LayerNumber::NONE,
-            len: 0,
-            is_nothing: false,
-        };
+        let mut start = Start::default();
         if let Some(previous) = &previous {
             let is_directory = kind == NodeKind::Directory && previous.attributes.kind == kind;
             let changed = match is_directory {

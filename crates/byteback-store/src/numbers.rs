@@ -62,6 +62,12 @@ impl LayerNumber {
     }
 }
 
+impl Default for LayerNumber {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 impl LayerRowNumber {
     /// The number of a row that the catalog does not have yet.
     pub const UNASSIGNED: Self = Self(0);

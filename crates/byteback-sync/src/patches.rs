@@ -56,8 +56,6 @@ use whole_sectors::WholeSectors;
 /// Head of the committed set.
 const HEAD: &str = "head";
 
-/// Head of the next set, until it is whole.
-
 /// The delta streams, one behind the other.
 const DELTAS: &str = "deltas";
 
