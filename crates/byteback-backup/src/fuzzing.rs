@@ -26,7 +26,7 @@ pub fn note(data: &[u8]) {
 /// Notes and names of snapshots.
 #[must_use]
 pub fn note_seeds() -> Vec<Vec<u8>> {
-    let note = r#"{"version":1,"server":"s","folder":"f","device":1,"counter":2,"seq":3,"snapshot_id":null,"root":"00000000000000000000000000000001","missing":[1],"left_out":[{"parent":1,"name":"n","child":2}]}"#;
+    let note = r#"{"version":1,"server":"s","folder":"f","device":1,"counter":2,"seq":3,"snapshot_id":null,"root":"00000000000000000000000000000001","missing":[1],"left_out":[{"parent":1,"name":"n","child":2}],"everything_next":false}"#;
     [note, "latest", "latest~2", "17"]
         .map(|seed| seed.as_bytes().to_vec())
         .into()

@@ -299,10 +299,17 @@ impl Device {
     fn mount(&self, options: &str) {
         let file = self.served.as_ref().unwrap().file();
         let options = format!("loop{options}");
-        run(
-            "mount",
-            &["-o", &options, file.to_str().unwrap(), self.point.to_str().unwrap()],
-        );
+        let arguments = ["-o", &options, file.to_str().unwrap(), self.point.to_str().unwrap()];
+        // The mount before, which a dying process held, may not be gone: XFS mounts no file system
+        // twice.
+        for _ in 0..200 {
+            let done = Command::new("mount").args(arguments).stderr(Stdio::null()).status();
+            if done.is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        run("mount", &arguments);
     }
 
     fn unmount(&self) {

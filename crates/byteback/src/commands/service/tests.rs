@@ -18,6 +18,7 @@ fn values() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("removals-max", vec!["20"]),
         ("data", vec!["/data"]),
         ("listen", vec!["[::1]:1"]),
+        ("guide", vec!["/guide"]),
         ("address", vec!["example.org"]),
         ("certificate", vec!["/c", "--key", "/k"]),
         ("key", vec!["/k", "--certificate", "/c"]),
