@@ -380,16 +380,16 @@ impl Identities {
             let log = FORMAT.create(&dir, &head(tree), known.records())?;
             return Ok(Self { log, known });
         };
-        if contents.is_damaged {
-            // Without the lost pairs, nodes here would count as files that others never heard of.
-            return Err(IdentityError::Damaged("records in it are corrupt"));
-        }
         let (mut known, is_whole) = known_of(&contents.head, &contents.records)?;
         if known.tree != tree {
             return Err(IdentityError::OtherTree {
                 found: known.tree.0,
                 expected: tree.0,
             });
+        }
+        if contents.is_damaged {
+            // Without the lost pairs, nodes here would count as files that others never heard of.
+            return Err(IdentityError::Damaged("records in it are corrupt"));
         }
         if !is_whole || log.needs_rewrite() {
             known.forget_removed();

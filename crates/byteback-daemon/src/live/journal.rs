@@ -36,12 +36,13 @@ use byteback_queue::{GroupId, Position};
 use super::LensBefore;
 pub(super) use found::{Found, JournalError, SKIPPED};
 
-/// A record of files that were changed together is the longest.
+/// The longest record is that of a thousand files that were changed together, which is as many as
+/// the queue keeps. A low bound keeps the search for records in a damaged journal short.
 const FORMAT: RecordLogFormat = RecordLogFormat {
     name: "journal",
     magic: *b"BYLIVEJ",
     version: JOURNAL_VERSION,
-    len_max_bytes: 1 << 20,
+    len_max_bytes: 16 << 10,
     rewrite_from_bytes: 1 << 20,
 };
 pub(super) const JOURNAL_NAME: &str = FORMAT.name;

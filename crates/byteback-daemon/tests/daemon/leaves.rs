@@ -215,7 +215,7 @@ fn leaves_can_be_read_twice_and_are_still_of_the_cut() {
 }
 
 /// Files with known checksums are written while these are reported.
-fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: bool) -> (usize, usize) {
+fn leaves_during_writes(parent: &Path, kind: LeafKind, seed: u64, waits: bool) -> (usize, usize) {
     let mut random = SplitMix64::new(seed);
     let mode = [CacheMode::Exact, CacheMode::Fast][seed as usize % 2];
     let mut fixture = Fixture::inside(parent, mode);
@@ -287,7 +287,7 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
 #[test]
 fn leaves_from_kept_sums_are_of_the_cut_during_writes() {
     for seed in 1..3 {
-        told_while_somebody_writes(Path::new("/var/tmp"), LeafKind::Blake3, seed, true);
+        leaves_during_writes(Path::new("/var/tmp"), LeafKind::Blake3, seed, true);
     }
 }
 
@@ -301,7 +301,7 @@ fn leaves_from_btrfs_are_of_the_cut_during_writes() {
         let Some(disk) = Disk::new(checksum, 256, "") else {
             return;
         };
-        let (leaves_known, leaves_read) = told_while_somebody_writes(&disk.path(), kind, 7, false);
+        let (leaves_known, leaves_read) = leaves_during_writes(&disk.path(), kind, 7, false);
         println!("{checksum}: {leaves_known} from the disk, {leaves_read} read");
         assert!(leaves_read > 5, "nothing came in between");
         assert_eq!(leaves_known > 5, checksum != "crc32c");

@@ -155,7 +155,7 @@ impl RecordLogFormat {
         move |source| RecordLogError::Io { what, name, source }
     }
 
-    /// Reads the log in `dir` and leaves it as it is; `None` if there is none.
+    /// Reads the log in `dir` and leaves it as it is; `None` if no such file exists.
     ///
     /// # Errors
     /// [`RecordLogError`]: of a damaged log [`RecordLogFormat::salvage`] finds the records.
@@ -164,8 +164,8 @@ impl RecordLogFormat {
         bytes.map(|bytes| self.contents_of(&bytes)).transpose()
     }
 
-    /// Opens the log in `dir`; `None` if there is none. Its bytes are made durable, as a process
-    /// that ended may have left them without a sync; nothing is written.
+    /// Opens the log in `dir`; `None` if no such file exists. Its bytes are made durable, as a
+    /// process that ended may have left them without a sync; nothing is written.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -35,7 +35,7 @@ pub fn replace(dir: &dyn DurableDir, name: &str, bytes: &[u8]) -> io::Result<Arc
     Ok(file)
 }
 
-/// The contents of the file `name`; `None` if there is none.
+/// The contents of the file `name`; `None` if no such file exists.
 ///
 /// # Errors
 /// The system's error; `FileTooLarge` if the file has more than `len_max_bytes`.

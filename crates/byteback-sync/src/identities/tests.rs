@@ -362,6 +362,9 @@ fn identity_map_with_a_damaged_record_is_refused() {
         .unwrap();
     let damaged = open(&disk);
     assert!(matches!(damaged, Err(IdentityError::Damaged(_))), "{damaged:?}");
+    // A map of another log is told as such, also a damaged one: starting over removes it.
+    let other = Identities::open(Arc::new(disk), TreeId(5));
+    assert!(matches!(other, Err(IdentityError::OtherTree { .. })), "{other:?}");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn a_log_that_was_emptied_or_taken_away_never_hides_a_change() {
 fn an_elder_copy_of_the_log_never_hides_a_change() {
     for end in [End::Clean, End::Killed] {
         for names in [&[LOG][..], &[INTENTS], &[LOG, INTENTS]] {
-            start_after(end, &format!("elder {names:?}"), |world, older| {
+            start_after(end, &format!("older {names:?}"), |world, older| {
                 for (name, bytes) in older.iter().filter(|(name, _)| names.contains(&name.as_str())) {
                     put(world, name, bytes);
                 }
