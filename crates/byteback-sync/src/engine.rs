@@ -348,7 +348,7 @@ impl Engine {
             Action::AskHead => Some(Event::HeadKnown(self.ask_head()?)),
             Action::NoteHead => {
                 self.note()?;
-                Some(Event::Prepared)
+                Some(Event::HeadNoted)
             }
             Action::Land(head) => Some(Event::Landed(Box::new(self.land(head)?))),
             Action::NoteLanded(head, received) => {

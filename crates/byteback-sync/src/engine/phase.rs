@@ -9,8 +9,8 @@
 //! the engine is *ahead* once something was, so that it is others' turn.
 //!
 //! Invariants: a landing that was begun is never forgotten, whatever the phase, until it was noted
-//! as ended or sync starts over. Nothing lands while a group is on its way. Nothing is sent before
-//! the folder's first contact was made.
+//! as ended or sync starts over. Nothing lands before the landing's head is durable, nor while a
+//! group is on its way. Nothing is sent before the folder's first contact was made.
 //!
 //! Out of scope: doing anything; time; which fold is in flight (`Fold` in the parent's `folding`),
 //! as a fold that the server refused outlives the meeting that follows.
@@ -297,6 +297,8 @@ pub(super) enum Event {
     Prepared,
     /// Others' changes up to this moment are to be let in.
     HeadKnown(Seq),
+    /// The moment of a landing is durable.
+    HeadNoted,
     /// Others' changes are in the tree.
     Landed(Box<Received>),
     /// The end of this landing could not be noted.
@@ -354,6 +356,7 @@ impl Event {
             Self::LeftOutWaits(_) => "left out waits",
             Self::Prepared => "prepared",
             Self::HeadKnown(_) => "head known",
+            Self::HeadNoted => "head noted",
             Self::Landed(_) => "landed",
             Self::LandedUnnoted(_) => "landed unnoted",
             Self::Idle(..) => "idle",
@@ -403,7 +406,7 @@ pub(super) enum Action {
     PrepareLanding,
     /// Ask the server up to which moment others' changes are to be let in: [`Event::HeadKnown`].
     AskHead,
-    /// Make that moment durable: [`Event::Prepared`].
+    /// Make that moment durable, if it is not: [`Event::HeadNoted`].
     NoteHead,
     /// Let others' changes in: [`Event::Landed`].
     Land(Seq),
@@ -487,7 +490,8 @@ pub(super) fn next(phase: Phase, event: Event) -> (Phase, Action) {
         (P::Ahead | P::Level, E::LeftOutDue) => (phase, A::PrepareLanding),
         (P::Ahead | P::Level, E::Prepared) => (phase, A::AskHead),
         (P::Ahead | P::Level, E::HeadKnown(head)) => (P::Landing { head }, A::NoteHead),
-        (P::Landing { head }, E::Prepared) => (phase, A::Land(head)),
+        (P::Landing { .. }, E::Prepared) => (phase, A::NoteHead),
+        (P::Landing { head }, E::HeadNoted) => (phase, A::Land(head)),
         (P::Landing { head }, E::Landed(received)) => (P::Level, A::NoteLanded(head, received)),
         (P::Level, E::LandedUnnoted(head)) => (P::Landing { head }, A::Nothing),
 
@@ -558,7 +562,10 @@ pub(super) fn next(phase: Phase, event: Event) -> (Phase, Action) {
             E::LeftOutDue | E::LeftOutWaits(_) | E::HeadKnown(_),
         )
         | (P::Unmet { .. } | P::StartingOver { .. } | P::Contact { .. }, E::Prepared)
-        | (P::Unmet { .. } | P::StartingOver { .. } | P::Contact { .. } | P::Ahead | P::Level, E::Landed(_))
+        | (
+            P::Unmet { .. } | P::StartingOver { .. } | P::Contact { .. } | P::Ahead | P::Level,
+            E::HeadNoted | E::Landed(_),
+        )
         | (
             P::Unmet { .. } | P::StartingOver { .. } | P::Contact { .. } | P::Landing { .. } | P::Ahead,
             E::LandedUnnoted(_),
@@ -579,7 +586,7 @@ const SENT: &[&str] = &["unmet", "landing", "ahead"];
 
 /// Each event's name, and the names of the phases in which it can come. All other pairs are
 /// impossible: [`next`] answers [`Action::Unexpected`].
-const TRANSITIONS: [(&str, &[&str]); 33] = [
+const TRANSITIONS: [(&str, &[&str]); 34] = [
     ("stopped", ALL),
     ("failed", ALL),
     ("token renewed", ALL),
@@ -595,6 +602,7 @@ const TRANSITIONS: [(&str, &[&str]); 33] = [
     ("left out waits", OURS),
     ("prepared", &["landing", "ahead", "level"]),
     ("head known", OURS),
+    ("head noted", &["landing"]),
     ("landed", &["landing"]),
     ("landed unnoted", &["level"]),
     ("idle", HAS_MET),

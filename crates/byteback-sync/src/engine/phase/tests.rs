@@ -74,8 +74,9 @@ fn answers(action: &Action) -> Vec<Event> {
         Action::Recognize(_) => vec![Event::Met(None), Event::Met(Some(ROOT))],
         Action::Look => looks(),
         Action::LookAtLeftOut(asked) => vec![Event::LeftOutDue, Event::LeftOutWaits(*asked)],
-        Action::PrepareLanding | Action::NoteHead => vec![Event::Prepared],
+        Action::PrepareLanding => vec![Event::Prepared],
         Action::AskHead => vec![Event::HeadKnown(5)],
+        Action::NoteHead => vec![Event::HeadNoted],
         Action::Land(_) => vec![Event::Landed(Box::default())],
         Action::Poll => works(),
         Action::Send(_) => outcomes(),
@@ -121,6 +122,7 @@ fn events() -> Vec<Event> {
         Event::LeftOutWaits(Asked::Nothing),
         Event::Prepared,
         Event::HeadKnown(5),
+        Event::HeadNoted,
         Event::Landed(Box::default()),
         Event::LandedUnnoted(5),
         Event::Decided,
@@ -170,6 +172,8 @@ struct Walk {
     phase: Phase,
     random: SplitMix64,
     passed: BTreeSet<Transition>,
+    /// The landing that the standing on the disk names.
+    durable: Option<Seq>,
 }
 
 impl Walk {
@@ -192,6 +196,12 @@ impl Walk {
             event,
             Event::Looked(Outlook::Busy, _) | Event::Idle(_, Outlook::Busy, _)
         );
+        match &event {
+            Event::HeadNoted | Event::Contacted => self.durable = before.landing(),
+            Event::LandedUnnoted(head) => self.durable = Some(*head),
+            Event::Landed(_) | Event::StartedOver(_) | Event::ContactHead(..) => self.durable = None,
+            _ => {}
+        }
         let may_end = match event {
             Event::Stopped | Event::TreeEnded => true,
             Event::Failed(Failure::Lasting) => !before.has_met(),
@@ -219,6 +229,7 @@ impl Walk {
         }
         if let Action::Land(head) = action {
             assert_eq!(phase.landing(), Some(head), "{reported}");
+            assert_eq!(self.durable, Some(head), "{reported}: a crash would forget the landing");
         }
         action
     }
@@ -287,6 +298,7 @@ fn phase_walk_reaches_every_transition() {
             phase: Phase::of_standing(landing),
             random: SplitMix64::new(seed),
             passed: BTreeSet::new(),
+            durable: landing,
         };
         for _ in 0..500 {
             walk.round();
