@@ -132,8 +132,8 @@ impl Store {
             });
         }
         let folder = folder_row(&*catalog, &last.folder)?;
-        for (segment, end) in &last.segment_ends {
-            catalog.touch_segment(*segment, *end)?;
+        for segment in &last.own_segments {
+            catalog.add_segment(*segment)?;
         }
         let mut apply = Apply::new(&*catalog, folder, self.parts.limits.records_max);
         for id in parts {
@@ -551,7 +551,7 @@ impl<'a> Apply<'a> {
         }
         let parent = self.number(change.parent)?;
         self.parents.insert(parent);
-        let newest = self.catalog.newest_entry(parent, &change.name)?;
+        let newest = self.catalog.newest_entry_at(parent, &change.name, OPEN)?;
         if let Some(newest) = &newest {
             let closed_now = newest.to_seq == self.seq && !self.is_first_contact();
             if newest.from_seq == self.seq || closed_now {

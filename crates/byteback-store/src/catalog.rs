@@ -19,6 +19,35 @@
 //!
 //! History is append-only: past attribute, entry and layer rows never change, except that an entry
 //! is closed once. So several short read transactions see the same past as one long one.
+//!
+//! An implementation promises
+//! - *Isolation.* A read transaction sees the commits up to one moment, at the latest that of its
+//!   first answer, and nothing later. A write transaction sees its own changes. Write transactions
+//!   of a process run one after the other, as if under one lock that is taken at their begin: none
+//!   is refused because of another one, and a thread has at most one. Readers wait for nobody.
+//!   (PostgreSQL: repeatable read, and an advisory lock for writers.)
+//! - *Atomicity.* All changes of a transaction become visible together with
+//!   [`CatalogWrite::commit`], which returns after they are durable; a power cut during a commit
+//!   keeps all of them or none. A transaction that is dropped leaves nothing behind, except that
+//!   the row numbers that it assigned may be skipped.
+//! - *Errors.* A change that fails changes nothing, and its transaction can only be dropped. A
+//!   missing row is `None`, `false` or an empty list where the answer allows it, and an error
+//!   otherwise. References to missing rows, a second row of one key, and the removal of a row that
+//!   another refers to are errors at the call, not at the commit.
+//! - *Order.* Names are compared byte by byte, numbers as numbers. Lists have the order that their
+//!   method states; where it states none (`parents`, `layer_segments`, one of several open entries
+//!   in `newest_name`), any.
+//!
+//! A caller promises
+//! - to add rows of a folder in order: attribute, entry and batch rows, and the ends of entries,
+//!   get sequence numbers above [`FolderRow::seq`], which grows last;
+//! - that entries of one name do not overlap, and that a row names nodes of its own folder;
+//! - that a row for one layer is the node's next, and a row for several covers existing ones;
+//! - that a shared row has its own pages, and that a segment is added before it is referred to;
+//! - that unsigned numbers are below 2^63, apart from counters of batches.
+//!
+//! `tests/store/memory.rs` is a twin in memory that refuses everything else;
+//! `memory_catalog_answers_like_sqlite_in_random_lives` compares both.
 
 mod devices;
 mod schema;
@@ -36,9 +65,10 @@ use crate::numbers::{
 use byteback_delta::leaves::LeafKind;
 use byteback_model::{Attributes, DeviceId, FileId, Seq, Snapshot, SnapshotLabel};
 use std::fmt::Debug;
+use std::ops::RangeInclusive;
 
 pub use devices::{DeviceRead, DeviceRow, DeviceWrite, InvitationRow};
-pub use sqlite::SqliteCatalog;
+pub use sqlite::{CatalogWork, SqliteCatalog};
 
 /// End of a current entry.
 pub const OPEN: Seq = i64::MAX.cast_unsigned();
@@ -185,6 +215,19 @@ pub struct BatchKey {
     pub counter: u64,
 }
 
+/// What a batch that is looked for must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchCondition {
+    /// Any batch.
+    Any,
+    /// The folder's root has been another node since this batch.
+    OtherRoot(NodeNumber),
+    /// Made at this time (ns since the Unix epoch) or earlier, by its machine's clock.
+    MadeUntil(i64),
+    /// Sent by this device.
+    OfDevice(DeviceId),
+}
+
 /// A transactional catalog.
 pub trait Catalog: Send + Sync + Debug {
     /// Begins a read transaction on one consistent state.
@@ -215,10 +258,13 @@ pub trait CatalogRead: DeviceRead {
     /// The newest attribute row at or before `at`.
     fn attributes(&self, node: NodeNumber, at: Seq) -> Result<Option<AttributeRow>, StoreError>;
     /// The entry of this name at `at`.
-    fn entry(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError>;
-    /// The newest row of this name, open or closed.
-    fn newest_entry(&self, parent: NodeNumber, name: &[u8]) -> Result<Option<EntryRow>, StoreError>;
-    /// The newest row of this name that began at or before `at`; it may have ended by then.
+    fn entry(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
+        // Rows of one name do not overlap, so the newest that begins in time is the only candidate.
+        let newest = self.newest_entry_at(parent, name, at)?;
+        Ok(newest.filter(|row| at < row.to_seq))
+    }
+    /// The newest row of this name that began at or before `at`; it may have ended by then. Until
+    /// [`OPEN`] it is the newest of all.
     fn newest_entry_at(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError>;
     /// Entries of a directory at `at` with names after `after`, by name.
     fn entries(
@@ -234,16 +280,20 @@ pub trait CatalogRead: DeviceRead {
     fn newest_name(&self, child: NodeNumber) -> Result<Option<EntryRow>, StoreError>;
     /// A batch by folder, device and counter.
     fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError>;
+    /// The newest batch that has its sequence number in `seqs` and meets the condition. Looks at
+    /// one batch after the other, from the newest.
+    fn newest_batch(
+        &self,
+        folder: FolderNumber,
+        seqs: RangeInclusive<Seq>,
+        condition: BatchCondition,
+    ) -> Result<Option<BatchRow>, StoreError>;
     /// A batch by its sequence number.
-    fn batch_by_seq(&self, folder: FolderNumber, seq: Seq) -> Result<Option<BatchRow>, StoreError>;
+    fn batch_by_seq(&self, folder: FolderNumber, seq: Seq) -> Result<Option<BatchRow>, StoreError> {
+        self.newest_batch(folder, seq..=seq, BatchCondition::Any)
+    }
     /// The first batches after a sequence number, in order.
     fn batches_after(&self, folder: FolderNumber, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError>;
-    /// The newest batch, by sequence number up to `at`, whose root is not this node.
-    fn newest_of_other_root(&self, folder: FolderNumber, at: Seq, root: NodeNumber) -> Result<Option<Seq>, StoreError>;
-    /// The newest batch that was made at this time (ns since the Unix epoch) or earlier.
-    fn newest_batch_until(&self, folder: FolderNumber, time_ns: i64) -> Result<Option<BatchRow>, StoreError>;
-    /// Whether a device has a batch after a sequence number. Scans the folder's batches since then.
-    fn has_batch_after(&self, folder: FolderNumber, device: DeviceId, after: Seq) -> Result<bool, StoreError>;
     /// Snapshots with numbers above `after`.
     fn snapshots(&self, folder: FolderNumber, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError>;
     /// The row that ends with layer `last`, begins at `first_min` or later, and covers the most
@@ -281,13 +331,6 @@ pub trait CatalogRead: DeviceRead {
     fn staged_record(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError>;
     /// Highest segment number ever referred to.
     fn segment_id_max(&self) -> Result<SegmentNumber, StoreError>;
-    /// The length in bytes up to which the catalog refers to a segment; `None` for an unknown
-    /// segment.
-    fn segment_len(&self, segment: SegmentNumber) -> Result<Option<u64>, StoreError>;
-    /// Whether any layer or staged part refers to a segment.
-    fn is_segment_referenced(&self, segment: SegmentNumber) -> Result<bool, StoreError>;
-    /// Segments that the catalog knows, by number.
-    fn known_segments(&self) -> Result<Vec<SegmentNumber>, StoreError>;
     /// The row of kept sums with this chunk number.
     fn sum_chunk(&self, node: NodeNumber, kind: LeafKind, chunk: ChunkNumber) -> Result<Option<Vec<u8>>, StoreError>;
     /// The kept sums of a file, by kind; those of kinds that this program does not know are left
@@ -311,8 +354,8 @@ pub trait CatalogRead: DeviceRead {
 pub trait CatalogWrite: CatalogRead + DeviceWrite {
     /// Makes everything visible and durable.
     fn commit(self: Box<Self>) -> Result<(), StoreError>;
-    /// Creates a folder.
-    fn insert_folder(&self, name: &str, created_ns: i64) -> Result<(), StoreError>;
+    /// Creates a folder, which has nothing yet; returns its row.
+    fn insert_folder(&self, name: &str, created_ns: i64) -> Result<FolderRow, StoreError>;
     /// Replaces a folder's numbers.
     fn update_folder(&self, folder: &FolderRow) -> Result<(), StoreError>;
     /// Gives a file a node number.
@@ -347,11 +390,12 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     fn set_barrier(&self, layer: LayerRowNumber) -> Result<(), StoreError>;
     /// The segments that the pages of a layer ([`LayerRow::pages`]) refer to.
     fn layer_segments(&self, layer: LayerRowNumber) -> Result<Vec<SegmentNumber>, StoreError>;
-    /// Remembers that a segment is referred to up to `len_bytes`.
-    fn touch_segment(&self, segment: SegmentNumber, len_bytes: u64) -> Result<(), StoreError>;
-    /// Forgets a segment that nothing refers to. The highest number stays known, so that it is
-    /// never used twice.
-    fn forget_segment(&self, segment: SegmentNumber) -> Result<(), StoreError>;
+    /// Remembers a segment, so that it may be referred to.
+    fn add_segment(&self, segment: SegmentNumber) -> Result<(), StoreError>;
+    /// Forgets a segment and its noted damage, unless a layer or a staged part refers to it;
+    /// returns whether nothing does. The highest number stays known, so that it is never used
+    /// twice.
+    fn forget_segment(&self, segment: SegmentNumber) -> Result<bool, StoreError>;
     /// Replaces a staged part.
     fn replace_staged_part(
         &self,

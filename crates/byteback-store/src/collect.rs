@@ -52,8 +52,7 @@ impl Store {
         for segment in segments {
             // In this order: a writer pins only the active segment, and references appear only in a
             // write transaction, of which there is one at a time: this one.
-            if !self.parts.segments.is_in_use(segment.id) && !catalog.is_segment_referenced(segment.id)? {
-                catalog.forget_segment(segment.id)?;
+            if !self.parts.segments.is_in_use(segment.id) && catalog.forget_segment(segment.id)? {
                 unreferenced.push(segment.id);
             }
         }

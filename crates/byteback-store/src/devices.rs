@@ -239,7 +239,9 @@ impl Roster<'_> {
     /// # Errors
     /// The catalog fails.
     pub fn has_credentials(&self) -> Result<bool, StoreError> {
-        self.catalog.read()?.has_credentials(self.clock.now_ns())
+        let catalog = self.catalog.read()?;
+        let has_joined = catalog.devices()?.iter().any(|row| row.revoked_ns.is_none());
+        Ok(has_joined || !catalog.open_invitations(self.clock.now_ns())?.is_empty())
     }
 
     /// Creates an invitation. A folder that does not exist is created if the device is to change
@@ -339,7 +341,11 @@ impl Roster<'_> {
             None => catalog.insert_device(&name, &token::hash(&own), manages, now_ns)?,
         };
         match &invitation.folder {
-            None => catalog.let_manage(device)?,
+            None => {
+                if let Some(known) = known.filter(|known| !known.manages) {
+                    catalog.update_device(&DeviceRow { manages: true, ..known })?;
+                }
+            }
             Some(folder) => catalog.give_folder(device, folder, invitation.writes)?,
         }
         catalog.use_invitation(invitation.id, device)?;
@@ -416,7 +422,13 @@ impl Roster<'_> {
     pub fn note_seen(&self, device: DeviceId) -> Result<(), StoreError> {
         let now_ns = self.clock.now_ns();
         let catalog = self.catalog.write()?;
-        catalog.note_seen(device, now_ns)?;
+        let Some(row) = catalog.device(device)? else {
+            return Ok(());
+        };
+        catalog.update_device(&DeviceRow {
+            seen_ns: Some(now_ns),
+            ..row
+        })?;
         catalog.commit()
     }
 
@@ -471,10 +483,12 @@ impl Roster<'_> {
             ));
         }
         let catalog = self.catalog.write()?;
-        match catalog.rename_device(id, name)? {
-            true => catalog.commit(),
-            false => Err(StoreError::DeviceNotFound(id)),
-        }
+        let row = catalog.device(id)?.ok_or(StoreError::DeviceNotFound(id))?;
+        catalog.update_device(&DeviceRow {
+            name: name.to_owned(),
+            ..row
+        })?;
+        catalog.commit()
     }
 
     /// Revokes a device's token at once. Revoking again changes nothing.
@@ -483,10 +497,12 @@ impl Roster<'_> {
     /// There is no such device; the catalog fails.
     pub fn revoke(&self, id: DeviceId) -> Result<(), StoreError> {
         let catalog = self.catalog.write()?;
-        match catalog.revoke_device(id, self.clock.now_ns())? {
-            true => catalog.commit(),
-            false => Err(StoreError::DeviceNotFound(id)),
+        let row = catalog.device(id)?.ok_or(StoreError::DeviceNotFound(id))?;
+        if row.revoked_ns.is_none() {
+            let revoked_ns = Some(self.clock.now_ns());
+            catalog.update_device(&DeviceRow { revoked_ns, ..row })?;
         }
+        catalog.commit()
     }
 
     /// Withdraws an unused invitation.

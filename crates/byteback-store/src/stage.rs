@@ -20,7 +20,7 @@ use crate::segments::{FRAME_HEADER_LEN, SegmentWriter};
 use crate::store::{Store, StoreLimits, folder_row};
 use byteback_delta::{Block, DeltaReader};
 use byteback_model::{Attributes, DeviceId, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals, Xattr};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Read;
 
 /// An incoming piece of a batch.
@@ -29,8 +29,8 @@ pub struct PartWriter {
     pub(crate) key: BatchKey,
     pub(crate) folder: String,
     pub(crate) records: Vec<Vec<u8>>,
-    /// Length in bytes up to which the catalog will refer to each segment.
-    pub(crate) segment_ends: BTreeMap<SegmentNumber, u64>,
+    /// Segments to which the catalog will refer.
+    pub(crate) own_segments: BTreeSet<SegmentNumber>,
     pub(crate) segments: Box<dyn SegmentWriter>,
     /// Number of proofs in the whole batch, according to its end.
     pub(crate) proofs: u64,
@@ -58,7 +58,7 @@ impl Store {
             },
             folder: folder.to_owned(),
             records: Vec::new(),
-            segment_ends: BTreeMap::new(),
+            own_segments: BTreeSet::new(),
             segments: self.parts.segments.writer(),
             proofs: 0,
             digest: None,
@@ -85,10 +85,10 @@ impl Store {
         part.segments.sync()?;
         let now = self.parts.clock.now_ns();
         let catalog = self.catalog().write()?;
-        for (segment, end) in &part.segment_ends {
-            catalog.touch_segment(*segment, *end)?;
+        for segment in &part.own_segments {
+            catalog.add_segment(*segment)?;
         }
-        let segments: Vec<SegmentNumber> = part.segment_ends.keys().copied().collect();
+        let segments: Vec<SegmentNumber> = part.own_segments.iter().copied().collect();
         // A part of a batch that is already applied waits for nothing.
         if catalog.batch_by_key(part.key)?.is_none() {
             let noted = (now, part.digest.as_ref());
@@ -216,8 +216,7 @@ impl PartWriter {
                     .append(block.frame.codec, block.frame.raw_len, &block.frame.stored)?;
                 let record_len = FRAME_HEADER_LEN.saturating_add(u64::from(at.stored_len));
                 stored_bytes = stored_bytes.saturating_add(record_len);
-                self.segment_ends
-                    .insert(at.segment, at.offset.saturating_add(record_len));
+                self.own_segments.insert(at.segment);
                 segments.insert(at.segment);
                 frame = Some(at);
             }

@@ -172,8 +172,9 @@ impl Store {
         if let Some(row) = catalog.folder(name)? {
             return Ok((describe(&*catalog, row)?, false));
         }
-        catalog.insert_folder(name, self.parts.clock.now_ns())?;
-        let folder = describe(&*catalog, folder_row(&*catalog, name)?)?;
+        let folder = catalog
+            .insert_folder(name, self.parts.clock.now_ns())?
+            .into_folder(None);
         catalog.commit()?;
         Ok((folder, true))
     }

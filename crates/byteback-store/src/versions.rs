@@ -9,7 +9,7 @@
 //! A path is followed by its names: a node that was moved there has its history from then on, one
 //! that was moved away has it up to then.
 
-use crate::catalog::{BatchRow, CatalogRead, FolderRow};
+use crate::catalog::{BatchCondition, BatchRow, CatalogRead, FolderRow, OPEN};
 use crate::error::StoreError;
 use crate::numbers::NodeNumber;
 use crate::read::{AppliedBatch, describe, root_at};
@@ -90,8 +90,8 @@ impl Store {
                 Some(root) => root,
                 None => {
                     let node = root_at(catalog, &folder, at)?;
-                    let other = catalog.newest_of_other_root(folder.id, at, node)?;
-                    *root.insert((node, other.map_or(1, |other| other.saturating_add(1))))
+                    let other = catalog.newest_batch(folder.id, 0..=at, BatchCondition::OtherRoot(node))?;
+                    *root.insert((node, other.map_or(1, |other| other.seq.saturating_add(1))))
                 }
             };
             let found = find(catalog, (node, since), path, at)?;
@@ -123,7 +123,7 @@ impl Store {
     pub fn moment(&self, folder: &str, time_ns: i64) -> Result<Option<AppliedBatch>, StoreError> {
         let catalog = self.catalog().read()?;
         let folder = folder_row(&*catalog, folder)?;
-        let row = catalog.newest_batch_until(folder.id, time_ns)?;
+        let row = catalog.newest_batch(folder.id, 0..=OPEN, BatchCondition::MadeUntil(time_ns))?;
         Ok(row.map(AppliedBatch::from))
     }
 }

@@ -6,7 +6,7 @@
 //! batches of others (except for the time of a directory, on which nothing is based). So the basis
 //! of a batch is one moment of the past ([`Basis`]), which `prove` can read before the transaction.
 
-use crate::catalog::{AttributeRow, BatchKey, CatalogRead, FolderRow};
+use crate::catalog::{AttributeRow, BatchCondition, BatchKey, BatchRow, CatalogRead, FolderRow, OPEN};
 use crate::error::StoreError;
 use crate::model::Conflict;
 use crate::numbers::{FolderNumber, NodeNumber};
@@ -90,7 +90,7 @@ impl Basis {
         };
         let followed = catalog.batch_by_key(key)?;
         match followed {
-            Some(row) if !catalog.has_batch_after(folder, manifest.device, row.seq)? => Ok(Self {
+            Some(row) if is_newest(catalog, folder, &row)? => Ok(Self {
                 seq: Some(row.seq.max(base_seq)),
                 own: Some((manifest.device, base_seq)),
             }),
@@ -100,6 +100,13 @@ impl Basis {
             }),
         }
     }
+}
+
+/// Whether no newer batch is of the same device.
+fn is_newest(catalog: &dyn CatalogRead, folder: FolderNumber, batch: &BatchRow) -> Result<bool, StoreError> {
+    let newer = batch.seq.saturating_add(1)..=OPEN;
+    let of_device = BatchCondition::OfDevice(batch.device);
+    Ok(catalog.newest_batch(folder, newer, of_device)?.is_none())
 }
 
 /// The node of a file whose contents are to be shared, and its attributes at that moment.

@@ -65,8 +65,6 @@ pub trait DeviceRead {
     fn invitation_by_token(&self, hash: &[u8; 32]) -> Result<Option<InvitationRow>, StoreError>;
     /// The invitations that are valid at `now_ns`, by number.
     fn open_invitations(&self, now_ns: i64) -> Result<Vec<InvitationRow>, StoreError>;
-    /// Whether any device that is not revoked exists, or any invitation that is valid at `now_ns`.
-    fn has_credentials(&self, now_ns: i64) -> Result<bool, StoreError>;
 }
 
 /// Changes of devices. All errors are the engine's.
@@ -80,16 +78,10 @@ pub trait DeviceWrite: DeviceRead {
         manages: bool,
         created_ns: i64,
     ) -> Result<DeviceId, StoreError>;
-    /// Lets a device use all folders and manage others.
-    fn let_manage(&self, device: DeviceId) -> Result<(), StoreError>;
+    /// Replaces a device's row, by its number. The token's hash and the time of joining stay.
+    fn update_device(&self, row: &DeviceRow) -> Result<(), StoreError>;
     /// Gives a device a folder, or more rights to it.
     fn give_folder(&self, device: DeviceId, folder: &str, writes: bool) -> Result<(), StoreError>;
-    /// Renames a device; returns whether it exists.
-    fn rename_device(&self, device: DeviceId, name: &str) -> Result<bool, StoreError>;
-    /// Revokes a device's token, unless that happened already; returns whether the device exists.
-    fn revoke_device(&self, device: DeviceId, now_ns: i64) -> Result<bool, StoreError>;
-    /// Remembers that a device was heard of.
-    fn note_seen(&self, device: DeviceId, now_ns: i64) -> Result<(), StoreError>;
     /// Adds an invitation (its `id`, `device` and `withdrawn_ns` are ignored); returns its number.
     fn insert_invitation(&self, row: &InvitationRow) -> Result<u64, StoreError>;
     /// Notes the device that used an invitation.

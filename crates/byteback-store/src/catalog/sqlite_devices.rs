@@ -76,14 +76,6 @@ impl DeviceRead for Transaction<'_> {
         );
         self.all("list invitations", &query, [now_ns], invitation_row)
     }
-
-    fn has_credentials(&self, now_ns: i64) -> Result<bool, StoreError> {
-        let query = "SELECT EXISTS (SELECT 1 FROM device WHERE revoked_ns IS NULL) OR EXISTS (SELECT 1 FROM invitation \
-                     WHERE device IS NULL AND withdrawn_ns IS NULL AND expires_ns > ?1)";
-        Ok(self
-            .one("search for tokens", query, [now_ns], |row| row.get(0))?
-            .unwrap_or(true))
-    }
 }
 
 impl DeviceWrite for Transaction<'_> {
@@ -100,31 +92,16 @@ impl DeviceWrite for Transaction<'_> {
         Ok(self.insert("add a device", statement, params)?.cast_unsigned())
     }
 
-    fn let_manage(&self, device: DeviceId) -> Result<(), StoreError> {
-        let statement = "UPDATE device SET manages = 1 WHERE id = ?1";
-        self.run_one("let a device manage", statement, [sql(device)])
+    fn update_device(&self, row: &DeviceRow) -> Result<(), StoreError> {
+        let statement = "UPDATE device SET name = ?2, manages = ?3, seen_ns = ?4, revoked_ns = ?5 WHERE id = ?1";
+        let params = (sql(row.id), row.name.as_str(), row.manages, row.seen_ns, row.revoked_ns);
+        self.run_one("update a device", statement, params)
     }
 
     fn give_folder(&self, device: DeviceId, folder: &str, writes: bool) -> Result<(), StoreError> {
         let statement = "INSERT INTO device_folder (device, folder, writes) VALUES (?1, ?2, ?3) \
                          ON CONFLICT (device, folder) DO UPDATE SET writes = max(writes, excluded.writes)";
         self.run("give a device a folder", statement, (sql(device), folder, writes))
-            .map(|_| ())
-    }
-
-    fn rename_device(&self, device: DeviceId, name: &str) -> Result<bool, StoreError> {
-        let statement = "UPDATE device SET name = ?2 WHERE id = ?1";
-        Ok(self.run("rename a device", statement, (sql(device), name))? > 0)
-    }
-
-    fn revoke_device(&self, device: DeviceId, now_ns: i64) -> Result<bool, StoreError> {
-        let statement = "UPDATE device SET revoked_ns = coalesce(revoked_ns, ?2) WHERE id = ?1";
-        Ok(self.run("revoke a device", statement, (sql(device), now_ns))? > 0)
-    }
-
-    fn note_seen(&self, device: DeviceId, now_ns: i64) -> Result<(), StoreError> {
-        let statement = "UPDATE device SET seen_ns = ?2 WHERE id = ?1";
-        self.run("record contact with a device", statement, (sql(device), now_ns))
             .map(|_| ())
     }
 

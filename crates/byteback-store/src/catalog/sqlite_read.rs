@@ -3,7 +3,8 @@
 use super::sqlite::Transaction;
 use super::sqlite_numbers::{sql, unsigned};
 use super::{
-    AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow, SumsRow, schema,
+    AttributeRow, BatchCondition, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow,
+    SumsRow, schema,
 };
 use crate::codec::{decode_rare_attributes, decode_tags, kind_of_number, len_u64};
 use crate::error::StoreError;
@@ -11,8 +12,9 @@ use crate::numbers::{
     ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber, StagedPartRowNumber,
 };
 use byteback_delta::leaves::LeafKind;
-use byteback_model::{Attributes, DeviceId, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
+use byteback_model::{Attributes, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
 use rusqlite::{OptionalExtension, Params, Row};
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 
 impl Transaction<'_> {
@@ -156,19 +158,6 @@ impl CatalogRead for Transaction<'_> {
         Ok(Some(row))
     }
 
-    fn entry(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
-        // Rows of one name do not overlap, so the newest that begins in time is the only candidate.
-        let query =
-            format!("{ENTRY} WHERE parent = ?1 AND name = ?2 AND from_seq <= ?3 ORDER BY from_seq DESC LIMIT 1");
-        let row = self.one("find an entry", &query, (parent, name, sql(at)), entry_row)?;
-        Ok(row.filter(|row| at < row.to_seq))
-    }
-
-    fn newest_entry(&self, parent: NodeNumber, name: &[u8]) -> Result<Option<EntryRow>, StoreError> {
-        let query = format!("{ENTRY} WHERE parent = ?1 AND name = ?2 ORDER BY from_seq DESC LIMIT 1");
-        self.one("find an entry", &query, (parent, name), entry_row)
-    }
-
     fn newest_entry_at(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
         let query =
             format!("{ENTRY} WHERE parent = ?1 AND name = ?2 AND from_seq <= ?3 ORDER BY from_seq DESC LIMIT 1");
@@ -210,13 +199,23 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
-    fn batch_by_seq(&self, folder: FolderNumber, seq: Seq) -> Result<Option<BatchRow>, StoreError> {
-        self.one(
-            "find a batch",
-            &format!("{BATCH} WHERE folder = ?1 AND seq = ?2"),
-            (folder, sql(seq)),
-            batch_row,
-        )
+    fn newest_batch(
+        &self,
+        folder: FolderNumber,
+        seqs: RangeInclusive<Seq>,
+        condition: BatchCondition,
+    ) -> Result<Option<BatchRow>, StoreError> {
+        // The sign before a column keeps the planner from an index that is not in order.
+        let (meets, value) = match condition {
+            BatchCondition::Any => ("?4", 1),
+            BatchCondition::OtherRoot(root) => ("root <> ?4", root.0),
+            BatchCondition::MadeUntil(time_ns) => ("created_ns <= ?4", time_ns),
+            BatchCondition::OfDevice(device) => ("+device = ?4", sql(device)),
+        };
+        let query =
+            format!("{BATCH} WHERE folder = ?1 AND seq >= ?2 AND seq <= ?3 AND {meets} ORDER BY seq DESC LIMIT 1");
+        let params = (folder, sql(*seqs.start()), sql(*seqs.end()), value);
+        self.one("find a batch", &query, params, batch_row)
     }
 
     fn batches_after(&self, folder: FolderNumber, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError> {
@@ -226,22 +225,6 @@ impl CatalogRead for Transaction<'_> {
             (folder, sql(after), limit),
             batch_row,
         )
-    }
-
-    fn newest_of_other_root(&self, folder: FolderNumber, at: Seq, root: NodeNumber) -> Result<Option<Seq>, StoreError> {
-        let query = "SELECT seq FROM batch WHERE folder = ?1 AND seq <= ?2 AND root <> ?3 ORDER BY seq DESC LIMIT 1";
-        self.one("find a batch", query, (folder, sql(at), root), |row| unsigned(row, 0))
-    }
-
-    fn newest_batch_until(&self, folder: FolderNumber, time_ns: i64) -> Result<Option<BatchRow>, StoreError> {
-        let query = format!("{BATCH} WHERE folder = ?1 AND created_ns <= ?2 ORDER BY seq DESC LIMIT 1");
-        self.one("find a batch", &query, (folder, time_ns), batch_row)
-    }
-
-    fn has_batch_after(&self, folder: FolderNumber, device: DeviceId, after: Seq) -> Result<bool, StoreError> {
-        let query = "SELECT 1 FROM batch WHERE folder = ?1 AND seq > ?2 AND +device = ?3 LIMIT 1";
-        let found = self.one("find a batch", query, (folder, sql(after), sql(device)), |_| Ok(()))?;
-        Ok(found.is_some())
     }
 
     fn snapshots(&self, folder: FolderNumber, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError> {
@@ -364,25 +347,6 @@ impl CatalogRead for Transaction<'_> {
             row.get::<_, Option<SegmentNumber>>(0)
         })?;
         Ok(max.flatten().unwrap_or(SegmentNumber::NONE))
-    }
-
-    fn segment_len(&self, segment: SegmentNumber) -> Result<Option<u64>, StoreError> {
-        let query = "SELECT len_bytes FROM segment WHERE id = ?1";
-        self.one("find a segment", query, [segment], |row| unsigned(row, 0))
-    }
-
-    fn is_segment_referenced(&self, segment: SegmentNumber) -> Result<bool, StoreError> {
-        let query = "SELECT EXISTS (SELECT 1 FROM layer_segment WHERE segment = ?1) \
-                     OR EXISTS (SELECT 1 FROM staged_segment WHERE segment = ?1)";
-        Ok(self
-            .one("search for references", query, [segment], |row| row.get(0))?
-            .unwrap_or(true))
-    }
-
-    fn known_segments(&self) -> Result<Vec<SegmentNumber>, StoreError> {
-        self.all("list segments", "SELECT id FROM segment ORDER BY id", [], |row| {
-            row.get(0)
-        })
     }
 
     fn sum_chunk(&self, node: NodeNumber, kind: LeafKind, chunk: ChunkNumber) -> Result<Option<Vec<u8>>, StoreError> {

@@ -63,10 +63,20 @@ impl CatalogWrite for Transaction<'_> {
         (*self).finish("COMMIT")
     }
 
-    fn insert_folder(&self, name: &str, created_ns: i64) -> Result<(), StoreError> {
+    fn insert_folder(&self, name: &str, created_ns: i64) -> Result<FolderRow, StoreError> {
         let statement = "INSERT INTO folder (name, seq, root, entries, snapshots, stored_bytes, created_ns, \
                          last_snapshot) VALUES (?1, 0, NULL, 0, 0, 0, ?2, 0)";
-        self.run("create a folder", statement, (name, created_ns)).map(|_| ())
+        let id = self.insert("create a folder", statement, (name, created_ns))?;
+        Ok(FolderRow {
+            id: FolderNumber(id),
+            name: name.to_owned(),
+            seq: 0,
+            root: None,
+            entries: 0,
+            snapshots: 0,
+            stored_bytes: 0,
+            created_ns,
+        })
     }
 
     fn update_folder(&self, folder: &FolderRow) -> Result<(), StoreError> {
@@ -231,21 +241,23 @@ impl CatalogWrite for Transaction<'_> {
         self.all("list a layer's segments", query, [layer], |row| row.get(0))
     }
 
-    fn touch_segment(&self, segment: SegmentNumber, len_bytes: u64) -> Result<(), StoreError> {
-        let statement = "INSERT INTO segment (id, len_bytes) VALUES (?1, ?2) \
-                         ON CONFLICT (id) DO UPDATE SET len_bytes = max(len_bytes, excluded.len_bytes)";
-        self.run("note a segment", statement, (segment, sql(len_bytes)))
-            .map(|_| ())
+    fn add_segment(&self, segment: SegmentNumber) -> Result<(), StoreError> {
+        let statement = "INSERT OR IGNORE INTO segment (id) VALUES (?1)";
+        self.run("note a segment", statement, [segment]).map(|_| ())
     }
 
-    fn forget_segment(&self, segment: SegmentNumber) -> Result<(), StoreError> {
-        self.run(
-            "forget a segment",
-            "DELETE FROM segment WHERE id = ?1 AND id < (SELECT max(id) FROM segment)",
-            [segment],
-        )?;
+    fn forget_segment(&self, segment: SegmentNumber) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM layer_segment WHERE segment = ?1) \
+                     OR EXISTS (SELECT 1 FROM staged_segment WHERE segment = ?1)";
+        let is_referenced = self.one("search for references", query, [segment], |row| row.get(0))?;
+        if is_referenced.unwrap_or(true) {
+            return Ok(false);
+        }
+        let statement = "DELETE FROM segment WHERE id = ?1 AND id < (SELECT max(id) FROM segment)";
+        self.run("forget a segment", statement, [segment])?;
         let statement = "DELETE FROM damage WHERE segment = ?1";
-        self.run("forget damage", statement, [segment]).map(|_| ())
+        self.run("forget damage", statement, [segment])?;
+        Ok(true)
     }
 
     fn replace_staged_part(

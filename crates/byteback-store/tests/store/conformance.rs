@@ -1,6 +1,7 @@
 //! Requirements on every implementation of the two traits. Each suite takes the trait, and runs
 //! against each existing implementation.
 
+use crate::memory::MemoryCatalog;
 use byteback_delta::Codec;
 use byteback_delta::leaves::LeafKind;
 use byteback_host::durable::{DurableDir, RealDir};
@@ -149,11 +150,10 @@ fn catalog_suite(catalog: &dyn Catalog) {
     write.insert_entry(folder, &entry(b"b\xff", nodes[2], 1, OPEN)).unwrap();
     write.close_entry(nodes[0], b"a", 3).unwrap();
     write.insert_entry(folder, &entry(b"a", nodes[2], 3, OPEN)).unwrap();
-    assert!(write.close_entry(nodes[0], b"missing", 3).is_err());
     let [seven, eight, nine] = [7, 8, 9].map(SegmentNumber);
-    write.touch_segment(seven, 100).unwrap();
-    write.touch_segment(seven, 50).unwrap();
-    write.touch_segment(nine, 1).unwrap();
+    for segment in [seven, seven, eight, nine] {
+        write.add_segment(segment).unwrap();
+    }
     let layer = |first, last, resets| LayerRow {
         id: LayerRowNumber::UNASSIGNED,
         first: LayerNumber(first),
@@ -182,6 +182,11 @@ fn catalog_suite(catalog: &dyn Catalog) {
     );
     write.commit().unwrap();
 
+    // A change that failed ends its transaction.
+    let failing = catalog.write().unwrap();
+    assert!(failing.close_entry(nodes[0], b"missing", 3).is_err());
+    drop(failing);
+
     assert!(reader.folders().unwrap().is_empty(), "a reader keeps its state");
     drop(reader);
     let read = catalog.read().unwrap();
@@ -198,7 +203,7 @@ fn catalog_suite(catalog: &dyn Catalog) {
     );
     assert_eq!(read.entries(nodes[0], 3, Some(b"a"), 10).unwrap()[0].name, b"b\xff");
     assert_eq!(read.entry(nodes[0], b"a", 2).unwrap().unwrap().child, nodes[1]);
-    assert_eq!(read.newest_entry(nodes[0], b"a").unwrap().unwrap().from_seq, 3);
+    assert_eq!(read.newest_entry_at(nodes[0], b"a", OPEN).unwrap().unwrap().from_seq, 3);
     assert_eq!(read.parents(nodes[2], 3, 9).unwrap().len(), 2);
     assert_eq!(read.parents(nodes[1], 3, 9).unwrap().len(), 0);
     assert_eq!(
@@ -223,11 +228,6 @@ fn catalog_suite(catalog: &dyn Catalog) {
     assert_eq!(read.page(id, 9).unwrap(), (None, Some(10)));
     assert_eq!(read.page(id, 19).unwrap(), (Some(b"ten".to_vec()), Some(20)));
     assert_eq!(read.page(id, u64::MAX).unwrap(), (Some(b"twenty".to_vec()), None));
-    assert_eq!(
-        (read.segment_len(seven).unwrap(), read.segment_len(eight).unwrap()),
-        (Some(100), None)
-    );
-    assert!(read.is_segment_referenced(seven).unwrap() && !read.is_segment_referenced(nine).unwrap());
     assert_eq!(read.file_id(nodes[2]).unwrap(), FileId(2));
     drop(read);
 
@@ -248,7 +248,8 @@ fn catalog_suite(catalog: &dyn Catalog) {
     assert_eq!((part.len(), part[0].created_ns), (1, 20));
     assert_eq!(write.staged_record(part[0].id, 0).unwrap(), Some(vec![3]));
     assert_eq!(write.staged_record(part[0].id, 1).unwrap(), None);
-    assert!(write.is_segment_referenced(nine).unwrap());
+    assert!(!write.forget_segment(seven).unwrap(), "a layer refers to it");
+    assert!(!write.forget_segment(nine).unwrap(), "a staged part refers to it");
     assert_eq!(
         (
             write.delete_expired_parts(20).unwrap(),
@@ -256,8 +257,7 @@ fn catalog_suite(catalog: &dyn Catalog) {
         ),
         (0, 1)
     );
-    assert!(!write.is_segment_referenced(nine).unwrap());
-    write.forget_segment(nine).unwrap();
+    assert!(write.forget_segment(nine).unwrap() && write.forget_segment(eight).unwrap());
     assert_eq!(write.segment_id_max().unwrap(), nine, "the highest number stays known");
     devices(&*write, device);
     let first = write.insert_snapshot(folder, 1, &SnapshotLabel::default()).unwrap();
@@ -266,7 +266,15 @@ fn catalog_suite(catalog: &dyn Catalog) {
         write.insert_snapshot(folder, 1, &SnapshotLabel::default()).unwrap() > first,
         "numbers are not used twice"
     );
+    let used = used_invitation(&*write, device);
     write.commit().unwrap();
+
+    let failing = catalog.write().unwrap();
+    assert!(
+        failing.use_invitation(used, device).is_err(),
+        "an invitation works once"
+    );
+    drop(failing);
 
     let write = catalog.write().unwrap();
     let (sha256, blake3, chunk) = (LeafKind::Sha256, LeafKind::Blake3, ChunkNumber);
@@ -311,6 +319,11 @@ fn the_sqlite_catalog() {
 }
 
 #[test]
+fn memory_catalog_meets_the_requirements() {
+    catalog_suite(&MemoryCatalog::new(SimDisk::new(1)));
+}
+
+#[test]
 fn files_of_others_and_of_newer_programs_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c");
@@ -338,6 +351,23 @@ fn files_of_others_and_of_newer_programs_are_refused() {
     assert!(SqliteCatalog::open(&path).is_err());
 }
 
+fn used_invitation(write: &dyn CatalogWrite, device: DeviceId) -> u64 {
+    let row = InvitationRow {
+        id: 0,
+        hash: [6; 32],
+        created_ns: 1,
+        expires_ns: 100,
+        folder: None,
+        writes: false,
+        name: String::new(),
+        device: None,
+        withdrawn_ns: None,
+    };
+    let id = write.insert_invitation(&row).unwrap();
+    write.use_invitation(id, device).unwrap();
+    id
+}
+
 /// Devices and invitations, beside a device that exists.
 fn devices(write: &dyn CatalogWrite, device: DeviceId) {
     let mut expected = DeviceRow {
@@ -351,13 +381,9 @@ fn devices(write: &dyn CatalogWrite, device: DeviceId) {
     };
     assert_eq!(write.device_by_token(&[1; 32]).unwrap().as_ref(), Some(&expected));
     assert!(write.device_by_token(&[3; 32]).unwrap().is_none() && write.device(device + 1).unwrap().is_none());
-    assert!(write.has_credentials(0).unwrap());
-    assert!(write.rename_device(device, "e").unwrap() && !write.rename_device(device + 1, "e").unwrap());
-    write.note_seen(device, 7).unwrap();
-    assert!(write.revoke_device(device, 8).unwrap() && write.revoke_device(device, 9).unwrap());
     (expected.name, expected.seen_ns, expected.revoked_ns) = ("e".to_owned(), Some(7), Some(8));
+    write.update_device(&expected).unwrap();
     assert_eq!(write.devices().unwrap(), [expected]);
-    assert!(!write.has_credentials(0).unwrap());
     let other = write.insert_device("f", &[4; 32], false, 0).unwrap();
     write.give_folder(other, "b", false).unwrap();
     write.give_folder(other, "a", true).unwrap();
@@ -366,7 +392,9 @@ fn devices(write: &dyn CatalogWrite, device: DeviceId) {
     assert_eq!(write.device_folders(other).unwrap(), given);
     assert_eq!(write.device_folder(other, "b").unwrap(), Some(false));
     assert_eq!(write.device_folder(other, "c").unwrap(), None);
-    write.let_manage(other).unwrap();
+    let mut manager = write.device(other).unwrap().unwrap();
+    manager.manages = true;
+    write.update_device(&manager).unwrap();
     assert!(write.device(other).unwrap().unwrap().manages);
 
     let mut row = InvitationRow {
@@ -384,7 +412,6 @@ fn devices(write: &dyn CatalogWrite, device: DeviceId) {
     assert_eq!(write.open_invitations(99).unwrap(), [row.clone()]);
     assert!(write.open_invitations(100).unwrap().is_empty());
     write.use_invitation(row.id, other).unwrap();
-    assert!(write.use_invitation(row.id, other).is_err(), "once");
     assert!(!write.withdraw_invitation(row.id, 5).unwrap());
     row.device = Some(other);
     assert_eq!(write.invitation_by_token(&[2; 32]).unwrap(), Some(row.clone()));

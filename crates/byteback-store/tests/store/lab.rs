@@ -1,6 +1,9 @@
-//! A store over a simulated disk for segments, a simulated clock, and a real SQLite file; and short
-//! builders for batches.
+//! A store over a simulated disk for segments, a simulated clock, and a catalog in a real SQLite
+//! file or in memory; and short builders for batches.
+//!
+//! A catalog in memory loses its power with the disk, so that a cut takes both.
 
+use crate::memory::MemoryCatalog;
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::clock::SimClock;
@@ -9,7 +12,7 @@ use byteback_host::sim::SimDisk;
 use byteback_model::{
     Attributes, BatchApplied, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals,
 };
-use byteback_store::catalog::{Catalog, SqliteCatalog};
+use byteback_store::catalog::{Catalog, CatalogRead, CatalogWork, CatalogWrite, SqliteCatalog};
 use byteback_store::model::Proof;
 use byteback_store::numbers::SegmentNumber;
 use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
@@ -25,12 +28,68 @@ pub(crate) struct Lab {
     pub(crate) dir: Arc<tempfile::TempDir>,
     pub(crate) disk: SimDisk,
     pub(crate) clock: Arc<SimClock>,
-    pub(crate) catalog: Arc<SqliteCatalog>,
+    pub(crate) catalog: LabCatalog,
     pub(crate) frames: Arc<CountedSegments>,
     pub(crate) store: Store,
     pub(crate) device: u64,
     segment_len: u64,
     limits: StoreLimits,
+}
+
+/// A catalog of either kind. Calls for the other kind panic.
+#[derive(Clone, Debug)]
+pub(crate) enum LabCatalog {
+    Sqlite(Arc<SqliteCatalog>),
+    Memory(Arc<MemoryCatalog>),
+}
+
+impl LabCatalog {
+    fn in_file(path: &Path) -> Self {
+        let catalog = SqliteCatalog::open(path.join("catalog.sqlite")).unwrap();
+        Self::Sqlite(Arc::new(catalog))
+    }
+
+    fn in_memory(disk: &SimDisk) -> Self {
+        Self::Memory(Arc::new(MemoryCatalog::new(disk.clone())))
+    }
+
+    fn sqlite(&self) -> &SqliteCatalog {
+        match self {
+            Self::Sqlite(catalog) => catalog,
+            Self::Memory(_) => panic!("this test needs the catalog in a file"),
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &MemoryCatalog {
+        match self {
+            Self::Sqlite(_) => panic!("this test needs the catalog in memory"),
+            Self::Memory(catalog) => catalog,
+        }
+    }
+
+    pub(crate) fn work(&self) -> CatalogWork {
+        self.sqlite().work()
+    }
+
+    pub(crate) fn limit_len(&self, len_bytes: u64) -> Result<(), StoreError> {
+        self.sqlite().limit_len(len_bytes)
+    }
+}
+
+impl Catalog for LabCatalog {
+    fn read(&self) -> Result<Box<dyn CatalogRead + '_>, StoreError> {
+        match self {
+            Self::Sqlite(catalog) => catalog.read(),
+            Self::Memory(catalog) => catalog.read(),
+        }
+    }
+
+    fn write(&self) -> Result<Box<dyn CatalogWrite + '_>, StoreError> {
+        match self {
+            Self::Sqlite(catalog) => catalog.write(),
+            Self::Memory(catalog) => catalog.write(),
+        }
+    }
 }
 
 /// Segments that count how often each of their frames is read.
@@ -74,27 +133,26 @@ impl Segments for CountedSegments {
     }
 }
 
-pub(crate) fn open(
-    path: &Path,
+fn open(
+    catalog: &LabCatalog,
     disk: &SimDisk,
     clock: &Arc<SimClock>,
     segment_len: u64,
     limits: StoreLimits,
-) -> Result<(Arc<SqliteCatalog>, Arc<CountedSegments>, Store), StoreError> {
-    let catalog = Arc::new(SqliteCatalog::open(path.join("catalog.sqlite"))?);
+) -> Result<(Arc<CountedSegments>, Store), StoreError> {
     let used = catalog.read()?.segment_id_max()?;
     let segments = Arc::new(CountedSegments {
         inner: SegmentFiles::with_len_max(Arc::new(disk.clone()), used, segment_len)?,
         reads: Mutex::default(),
     });
     let store = Store::from_parts(StoreParts {
-        catalog: catalog.clone(),
+        catalog: Arc::new(catalog.clone()),
         segments: segments.clone(),
         clock: clock.clone(),
         randomness: Arc::new(SimRandomness::new(7)),
         limits,
     })?;
-    Ok((catalog, segments, store))
+    Ok((segments, store))
 }
 
 impl Lab {
@@ -108,8 +166,26 @@ impl Lab {
 
     pub(crate) fn with(disk: SimDisk, segment_len: u64, limits: StoreLimits) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
+        let catalog = LabCatalog::in_file(dir.path());
+        Self::begin(dir, disk, catalog, segment_len, limits)
+    }
+
+    /// A lab whose catalog is in memory and shares the power of `disk`.
+    pub(crate) fn in_memory(disk: SimDisk, segment_len: u64) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let catalog = LabCatalog::in_memory(&disk);
+        Self::begin(dir, disk, catalog, segment_len, StoreLimits::default())
+    }
+
+    fn begin(
+        dir: Arc<tempfile::TempDir>,
+        disk: SimDisk,
+        catalog: LabCatalog,
+        segment_len: u64,
+        limits: StoreLimits,
+    ) -> Self {
         let clock = Arc::new(SimClock::new(1_000_000));
-        let (catalog, frames, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
+        let (frames, store) = open(&catalog, &disk, &clock, segment_len, limits).unwrap();
         store.create_folder("f").unwrap();
         let token = store.create_join_token(i64::MAX / 2).unwrap();
         let device = store.roster().join(&token, "lab", None).unwrap().device;
@@ -139,8 +215,15 @@ impl Lab {
             limits,
             ..
         } = self;
-        drop((store, frames, catalog));
-        let (catalog, frames, store) = open(dir.path(), &disk, &clock, segment_len, limits).unwrap();
+        drop((store, frames));
+        let catalog = match catalog {
+            LabCatalog::Sqlite(catalog) => {
+                drop(catalog);
+                LabCatalog::in_file(dir.path())
+            }
+            LabCatalog::Memory(catalog) => LabCatalog::Memory(Arc::new(catalog.restart(disk.clone()))),
+        };
+        let (frames, store) = open(&catalog, &disk, &clock, segment_len, limits).unwrap();
         Self {
             dir,
             disk,
@@ -151,6 +234,22 @@ impl Lab {
             device,
             segment_len,
             limits,
+        }
+    }
+
+    /// The machine after a power cut: one of the disks that it may find, and the catalog as it was
+    /// committed. The store is opened on them.
+    pub(crate) fn survivor(&self, disk: SimDisk) -> Self {
+        let catalog = LabCatalog::Memory(Arc::new(self.catalog.memory().restart(disk.clone())));
+        let (frames, store) = open(&catalog, &disk, &self.clock, self.segment_len, self.limits).unwrap();
+        Self {
+            dir: self.dir.clone(),
+            disk,
+            clock: self.clock.clone(),
+            catalog,
+            frames,
+            store,
+            ..*self
         }
     }
 

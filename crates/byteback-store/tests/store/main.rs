@@ -9,12 +9,14 @@
 
 mod conformance;
 mod cost;
+mod cuts;
 mod damage;
 mod durability;
 mod follow;
 mod hostile;
 mod lab;
 mod loss;
+mod memory;
 mod parts;
 mod passes;
 mod prove;
@@ -22,3 +24,4 @@ mod search;
 mod sequence;
 mod sums;
 mod times;
+mod twins;
