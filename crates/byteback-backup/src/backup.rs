@@ -73,7 +73,6 @@ use transfer::{Sent, transfer};
 pub use content::{Failure, FileDeltas, LITERAL_BYTES_MAX, unusable};
 pub use cut_batch::{CutBatch, CutSent, send_cut};
 pub use limits::SearchLimits;
-pub(crate) use part_stream::Compressed;
 pub use part_stream::{Destination, PartMemory, PartStream};
 pub(crate) use plain::ContentSender;
 pub use plan::DeltaChoice;

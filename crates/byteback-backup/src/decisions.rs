@@ -20,8 +20,6 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use crate::backup::Compressed;
-use byteback_delta::Effort;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_model::NodeId;
 use byteback_oplog::{TreeId, WholeReason};
@@ -150,19 +148,6 @@ pub struct Compression {
     pub effort: CompressionEffort,
     /// The estimated speed of the link in bytes per second; `None`: unknown.
     pub link_bytes_per_s: Option<u64>,
-}
-
-impl From<Compressed> for Compression {
-    fn from(compressed: Compressed) -> Self {
-        Self {
-            effort: match compressed.effort {
-                Effort::Fast => CompressionEffort::Fast,
-                Effort::Standard => CompressionEffort::Standard,
-                Effort::Thorough => CompressionEffort::Thorough,
-            },
-            link_bytes_per_s: compressed.link_bytes_per_s,
-        }
-    }
 }
 
 /// A decision, and the backup that it belongs to.

@@ -6,9 +6,9 @@ use std::io;
 use std::sync::Arc;
 
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
-use redb::Database;
+use redb::{Database, ReadableTable};
 
-use crate::store::{ChecksumError, Result, db};
+use crate::error::{ChecksumError, Result, db};
 
 /// Bytes of redb's cache, for each database.
 const CACHE_BYTES: usize = 8 << 20;
@@ -37,6 +37,12 @@ fn open_as_it_is<T>(dir: &dyn DurableDir, name: &str, begin: &impl Fn(Database) 
     let begun = begin(builder.create_with_backend(Backend(file)).map_err(db)?)?;
     dir.sync().map_err(failed("sync the folder of"))?;
     Ok(begun)
+}
+
+/// The number under a name in a table of settings.
+pub(crate) fn number(meta: &impl ReadableTable<&'static str, &'static [u8]>, name: &str) -> Result<Option<u64>> {
+    let value = meta.get(name).map_err(db)?;
+    Ok(value.and_then(|value| value.value().try_into().ok().map(u64::from_le_bytes)))
 }
 
 /// Whether the file is no valid database any more, as opposed to a failing disk.

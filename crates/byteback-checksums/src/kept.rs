@@ -38,9 +38,9 @@ use byteback_host::durable::DurableDir;
 use byteback_host::tree::{Stat, stat_fd, wait_for_writers};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
-use crate::backend;
+use crate::backend::{self, number};
+use crate::error::{self, ChecksumError, db, other_version};
 use crate::source::{Extraction, Kind, Layout, Result, Run, SourceError, Stamp, Tail, Unknown, regular_file};
-use crate::store::{self, ChecksumError, db, number};
 
 /// Bytes of a block.
 const BLOCK_LEN: usize = 4096;
@@ -180,17 +180,17 @@ impl KeptChecksums {
     ///
     /// # Errors
     /// The system's error, or [`ChecksumError::Version`] for a file of another version.
-    pub fn open(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> store::Result<Self> {
+    pub fn open(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> error::Result<Self> {
         backend::open(dir, name, |database| Self::begin_with(database, boot, blocks_max))
     }
 
-    fn begin_with(database: Database, boot: Boot, blocks_max: u64) -> store::Result<Self> {
+    fn begin_with(database: Database, boot: Boot, blocks_max: u64) -> error::Result<Self> {
         let txn = database.begin_write().map_err(db)?;
         {
             let mut meta = txn.open_table(META).map_err(db)?;
             match number(&meta, META_VERSION)? {
                 Some(VERSION) => {}
-                Some(version) => return Err(ChecksumError::Version(version)),
+                Some(found) => return Err(other_version(found, VERSION)),
                 None => drop(meta.insert(META_VERSION, &VERSION.to_le_bytes()[..]).map_err(db)?),
             }
         }
@@ -284,7 +284,7 @@ impl KeptChecksums {
 
     /// Creates the record of a file in place of its previous one, removing as many of the oldest
     /// records as its blocks need. Returns the new number.
-    fn make_room(&self, txn: &WriteTransaction, stat: &Stat, blocks: u64) -> store::Result<u64> {
+    fn make_room(&self, txn: &WriteTransaction, stat: &Stat, blocks: u64) -> error::Result<u64> {
         let mut meta = txn.open_table(META).map_err(db)?;
         let mut files = txn.open_table(FILES).map_err(db)?;
         let mut order = txn.open_table(ORDER).map_err(db)?;

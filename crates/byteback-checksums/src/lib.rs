@@ -17,6 +17,7 @@
 
 mod backend;
 pub mod btrfs;
+mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod kept;
@@ -24,4 +25,5 @@ pub mod source;
 mod store;
 pub mod written;
 
-pub use store::{BLOCK_LEN, ChecksumError, ChecksumStore, Session, Sum};
+pub use error::ChecksumError;
+pub use store::{BLOCK_LEN, ChecksumStore, Session, Sum};

@@ -34,13 +34,12 @@
 //!
 //! Memory: one chunk of checksums, and redb's cache.
 
-use std::io;
-
 use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction};
 
-use crate::backend;
+use crate::backend::{self, number};
+use crate::error::{ChecksumError, Result, db, other_version};
 
 /// Bytes of a block.
 pub const BLOCK_LEN: u64 = 4096;
@@ -70,33 +69,6 @@ const META_VERSION: &str = "version";
 const META_KEY: &str = "key";
 const META_SETTLED_BATCH: &str = "settled_batch";
 const META_PENDING_BATCH: &str = "pending_batch";
-
-/// The reason why the store cannot be used. A backup goes on without it.
-#[derive(Debug, thiserror::Error)]
-pub enum ChecksumError {
-    /// The file system failed.
-    #[error("cannot {what} the block checksums")]
-    Io {
-        /// The action that failed.
-        what: &'static str,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The database failed.
-    #[error("the database of the block checksums failed; without it, a backup sends everything that may have changed")]
-    Database(#[source] Box<redb::Error>),
-    /// The file was made by another version of this program.
-    #[error(
-        "the block checksums have format {0}, but this program supports only {VERSION}; remove their file to start over"
-    )]
-    Version(u64),
-}
-
-pub(crate) type Result<T> = std::result::Result<T, ChecksumError>;
-
-pub(crate) fn db(error: impl Into<redb::Error>) -> ChecksumError {
-    ChecksumError::Database(Box::new(error.into()))
-}
 
 /// The checksums of one tree's files as one server has them.
 ///
@@ -145,7 +117,7 @@ impl ChecksumStore {
             let key = meta.get(META_KEY).map_err(db)?.map(|value| value.value().to_vec());
             match (version, key.and_then(|key| <[u8; 32]>::try_from(key).ok())) {
                 (Some(VERSION), Some(key)) => key,
-                (Some(version), _) if version != VERSION => return Err(ChecksumError::Version(version)),
+                (Some(found), _) if found != VERSION => return Err(other_version(found, VERSION)),
                 _ => {
                     let mut key = [0; 32];
                     randomness.fill(&mut key).map_err(failed("generate a key for"))?;
@@ -232,11 +204,6 @@ fn replace(txn: &WriteTransaction) -> Result<()> {
         }
     }
     Ok(())
-}
-
-pub(crate) fn number(meta: &impl ReadableTable<&'static str, &'static [u8]>, name: &str) -> Result<Option<u64>> {
-    let value = meta.get(name).map_err(db)?;
-    Ok(value.and_then(|value| value.value().try_into().ok().map(u64::from_le_bytes)))
 }
 
 /// Checksums of some blocks of a chunk, ascending by their index in it.

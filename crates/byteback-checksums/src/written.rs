@@ -50,10 +50,10 @@ use byteback_host::tree::Identity;
 use parking_lot::{Mutex, MutexGuard};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
-use crate::backend;
+use crate::backend::{self, number};
+use crate::error::{self, ChecksumError, db, other_version};
 use crate::kept::Boot;
 pub use crate::source::Stamp;
-use crate::store::{self, ChecksumError, db, number};
 pub use backing::Backing;
 use backing::{aligned_block, read_full};
 pub use blocks::BLOCK_LEN;
@@ -243,14 +243,14 @@ impl WrittenSums {
         })
     }
 
-    fn begin_with(database: Database, tree: u64, boot: Boot, interrupted: HashSet<u64>) -> store::Result<Self> {
+    fn begin_with(database: Database, tree: u64, boot: Boot, interrupted: HashSet<u64>) -> error::Result<Self> {
         let txn = database.begin_write().map_err(db)?;
         let mut flags = Flags::default();
         {
             let mut meta = txn.open_table(META).map_err(db)?;
             match number(&meta, META_VERSION)? {
                 Some(VERSION) => {}
-                Some(version) => return Err(ChecksumError::Version(version)),
+                Some(found) => return Err(other_version(found, VERSION)),
                 None => drop(meta.insert(META_VERSION, &VERSION.to_le_bytes()[..]).map_err(db)?),
             }
             let mut files = txn.open_table(FILES).map_err(db)?;

@@ -4,10 +4,28 @@
 //! A [`ServerError`] says what was asked, what was answered and what to do next; its
 //! [`ServerErrorKind`] decides about retries and, in the binary, about the exit code.
 
-use crate::server_client::{CertificateChanged, TooSlow};
+use byteback_api::Fingerprint;
 use byteback_api::Problem;
 use byteback_api::problem::Code;
 use std::io;
+
+/// A server showed another certificate than the one by which it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it shows another certificate (SHA-256 {shown}) than the one that this machine knows ({expected})")]
+pub struct CertificateChanged {
+    /// The expected certificate.
+    pub expected: Fingerprint,
+    /// The certificate that the server showed.
+    pub shown: Fingerprint,
+}
+
+/// An answer that comes too slowly.
+#[derive(Debug, thiserror::Error)]
+#[error("only {bytes} bytes of the answer came in {waited_s} s")]
+pub(crate) struct TooSlow {
+    pub(crate) bytes: u64,
+    pub(crate) waited_s: u64,
+}
 
 /// The kind of a failure at the server or on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

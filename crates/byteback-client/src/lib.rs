@@ -15,10 +15,10 @@ mod error;
 mod server_client;
 pub mod throttle;
 
-pub use error::{ServerError, ServerErrorKind};
+pub use error::{CertificateChanged, ServerError, ServerErrorKind};
 pub use server_client::{
-    CertificateChanged, ClientOptions, Connection, ContentReader, GoOn, Listening, Network, Pauses, ServerClient,
-    ServerNews, TreePlace, VerifyStream, WireBytes, join, of_hex,
+    ClientOptions, Connection, ContentReader, GoOn, Listening, Network, Pauses, ServerClient, ServerNews, TreePlace,
+    VerifyStream, WireBytes, join, of_hex,
 };
 
 /// The result of a call of a server.

@@ -41,7 +41,6 @@ use network::NetworkConnector;
 
 use pacing::Pacer;
 use pinned::PinnedConnector;
-pub(crate) use progress::TooSlow;
 use progress::{AnswerBody, Patience};
 use serde::de::DeserializeOwned;
 use std::io::Read;
@@ -59,7 +58,6 @@ pub use counting::WireBytes;
 pub use devices::join;
 pub use events::{Listening, ServerNews};
 pub use network::{Connection, Network};
-pub use pinned::CertificateChanged;
 
 /// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry
 /// xattrs.

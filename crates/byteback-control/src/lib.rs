@@ -11,6 +11,7 @@
 //! | `service` | the trait and its types |
 //! | `live` | the trait of continuous sync: groups of changes in their order; not across the socket |
 //! | `landing` | its counterpart: what others changed is made in the mounted tree; not across the socket |
+//! | `sync_status` | how sync stands, as part of a tree's status |
 //! | `leaves` | the types of the checksums of a file's leaves |
 //! | `messages` | requests and answers as JSON |
 //! | `frame` | lengths and kinds on the wire: JSON for control, raw bytes for content |
@@ -29,6 +30,7 @@ mod messages;
 mod repair;
 mod server;
 mod service;
+mod sync_status;
 
 pub use byteback_oplog::{ChangesCursor, ChangesPage, ContentChange, NodeChange};
 pub use client::Client;
@@ -40,8 +42,7 @@ pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesSummary,
 };
 pub use live::{
-    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SIGN_OF_LIFE_S,
-    SYNC_CONSUMER, SyncConflict, SyncLeftOut, SyncReceiving, SyncStatus, SyncUnusableRule, Work,
+    LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, SYNC_CONSUMER, Work,
 };
 pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion};
 pub use server::{Server, socket_address};
@@ -50,6 +51,7 @@ pub use service::{
     HELD_BLOCK_BYTES, Holder, NamedCut, NodeNames, Outcome, PastEvent, PastFile, PastMoment, Piece, Result,
     ServiceError, TreeService, TreeStatus, not_synced,
 };
+pub use sync_status::{SIGN_OF_LIFE_S, SyncConflict, SyncLeftOut, SyncReceiving, SyncStatus, SyncUnusableRule};
 
 #[cfg(test)]
 mod tests;

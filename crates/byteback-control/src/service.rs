@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::leaves::{LeafOffer, LeafPiece, LeafRequest, LeavesSummary};
-use crate::live::SyncStatus;
 use crate::repair::{RepairReport, RepairRequest};
+use crate::sync_status::SyncStatus;
 
 /// A cut that is being read, as long as its tree's process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -25,6 +25,7 @@ use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::error::DaemonError;
 use crate::state_folder::StateFolder;
 
 /// The file of the note in the state folder.
@@ -138,6 +139,28 @@ impl BareDirectory {
     }
 }
 
+impl StateFolder {
+    /// The directory over which the volume is mounted, if it is protected from being written to
+    /// while the volume is not there.
+    #[must_use]
+    pub fn protected_directory(&self) -> Option<PathBuf> {
+        protected(self)
+    }
+
+    /// Lets programs write into that directory again. The volume must not be mounted.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn release_directory(&self) -> Result<(), DaemonError> {
+        release(self).map_err(|source| DaemonError::Folder {
+            path: self
+                .protected_directory()
+                .unwrap_or_else(|| self.directory().to_owned()),
+            source,
+        })
+    }
+}
+
 fn open(point: &Path) -> io::Result<File> {
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits();
     File::options()
@@ -163,7 +186,7 @@ fn forget(folder: &StateFolder) -> io::Result<()> {
 }
 
 /// The directory that is protected on behalf of the folder; `None` if there is none.
-pub(crate) fn protected(folder: &StateFolder) -> Option<PathBuf> {
+fn protected(folder: &StateFolder) -> Option<PathBuf> {
     Some(read(folder).ok()??.point())
 }
 

@@ -8,7 +8,7 @@ use byteback_mount::volume_tree::VolumeTreeError;
 use byteback_oplog::LogError;
 use thiserror::Error;
 
-use crate::presence::HeldBack;
+use crate::doubt::HeldBack;
 
 /// An error of the process behind a tree.
 #[derive(Debug, Error)]
@@ -33,14 +33,15 @@ pub enum DaemonError {
     #[error(
         "{path} has format version {version}, but this program knows only version {known}: use the newer \
          Byteback that wrote it. If that is no longer available, move the file away: the whole folder is then compared \
-         with the server once, and nothing is lost",
-        known = crate::live::JOURNAL_VERSION
+         with the server once, and nothing is lost"
     )]
     Version {
         /// The file.
         path: PathBuf,
         /// The version of its format.
         version: u8,
+        /// The version that this program writes.
+        known: u8,
     },
     /// Another process owns the tree.
     #[error("{path} is already in use: {reason}")]

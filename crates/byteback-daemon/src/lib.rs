@@ -19,8 +19,10 @@
 //!
 //! Out of scope: servers and the network.
 
+mod attributes;
 mod bare_directory;
 pub mod daemon;
+mod doubt;
 #[cfg(feature = "simulation")]
 pub mod embedded;
 mod error;
@@ -34,11 +36,12 @@ pub mod state_folder;
 pub mod tree;
 
 pub use daemon::{Daemon, DaemonOptions, Rhythm};
+pub use doubt::{Doubt, HeldBack};
 pub use error::DaemonError;
 pub use integrity::ChecksumOptions;
 pub use live::LiveOptions;
 pub use lost_writes::LostWrites;
-pub use presence::{Doubt, HeldBack, OnDoubt};
+pub use presence::OnDoubt;
 pub use service::Service;
 pub use state_folder::StateFolder;
 pub use tree::TrackedTree;

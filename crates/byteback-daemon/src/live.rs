@@ -67,8 +67,7 @@ use crate::error::DaemonError;
 use crate::service::PAGE_LIMITS;
 use crate::tree::TrackedTree;
 pub use handout::LiveService;
-pub(crate) use journal::JOURNAL_VERSION;
-use journal::{Found, Journal, JournalError, SKIPPED, Stopped};
+use journal::{Found, JOURNAL_VERSION, Journal, JournalError, SKIPPED, Stopped};
 use landing::Undurable;
 use landing::watch::Watches;
 use rewrites::{REWRITES_MAX, Rewrite};
@@ -391,6 +390,7 @@ impl Live {
             JournalError::Version(version) => DaemonError::Version {
                 path: path.join(journal::JOURNAL_NAME),
                 version,
+                known: JOURNAL_VERSION,
             },
         })
     }

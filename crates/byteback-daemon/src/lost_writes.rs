@@ -41,8 +41,16 @@ struct Note {
     lost: Option<LostWrites>,
 }
 
+impl StateFolder {
+    /// The writes that the volume lost when it was mounted last, because its device refused them.
+    #[must_use]
+    pub fn lost_writes(&self) -> Option<LostWrites> {
+        read(self)
+    }
+}
+
 /// The loss that was noted, if any; a note that cannot be read counts as none.
-pub(crate) fn read(folder: &StateFolder) -> Option<LostWrites> {
+fn read(folder: &StateFolder) -> Option<LostWrites> {
     let text = fs::read(folder.path().join(LOST_NAME)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
     (note.version == VERSION).then_some(note.lost).flatten()

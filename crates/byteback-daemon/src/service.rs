@@ -4,7 +4,6 @@
 //! a file counts as saved only if its attributes before and after the reading agree. They then
 //! become its fence in the log, so that the next backup skips it.
 
-mod attributes;
 mod leaves;
 mod named_cuts;
 mod open_cut;
@@ -31,9 +30,9 @@ use byteback_mount::{Mount, MountError, Unmount};
 use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, PageLimits, WholeReason};
 use parking_lot::Mutex;
 
+use crate::attributes::attributes_to_api;
 use crate::memory;
 use crate::tree::TrackedTree;
-pub(crate) use attributes::to_api as attributes_to_api;
 use open_cut::OpenCut;
 pub use open_cut::PAGE_LIMITS;
 
@@ -576,7 +575,7 @@ impl TreeService for Service {
             match picture.attributes(self.tree.live(), *node) {
                 Ok(read) => {
                     seen.push((*node, Fence::of(&read.stat)));
-                    answers.push(Ok(attributes::to_api(read)));
+                    answers.push(Ok(attributes_to_api(read)));
                 }
                 Err(error @ PictureError::Lost(_)) => return Err(self.node_failed(&open.cut, *node, &error)),
                 Err(error) => answers.push(Err(self.node_failed(&open.cut, *node, &error))),

@@ -28,9 +28,7 @@ use std::path::{Path, PathBuf};
 
 use byteback_host::durable::{DirLock, RealDir};
 
-use crate::bare_directory;
 use crate::error::DaemonError;
-use crate::lost_writes::{self, LostWrites};
 
 const NAME_BYTES_MAX: usize = 40;
 /// The folder with the undo journal.
@@ -185,30 +183,6 @@ impl StateFolder {
         let path = self.folder.join(VOLUME_NAME);
         let written = self.write_whole(&path, volume.as_os_str().as_bytes());
         written.map_err(|source| DaemonError::State { path, source })
-    }
-
-    /// The writes that the volume lost when it was mounted last, because its device refused them.
-    #[must_use]
-    pub fn lost_writes(&self) -> Option<LostWrites> {
-        lost_writes::read(self)
-    }
-
-    /// The directory over which the volume is mounted, if it is protected from being written to
-    /// while the volume is not there.
-    #[must_use]
-    pub fn protected_directory(&self) -> Option<PathBuf> {
-        bare_directory::protected(self)
-    }
-
-    /// Lets programs write into that directory again. The volume must not be mounted.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn release_directory(&self) -> Result<(), DaemonError> {
-        bare_directory::release(self).map_err(|source| DaemonError::Folder {
-            path: self.protected_directory().unwrap_or_else(|| self.directory.clone()),
-            source,
-        })
     }
 
     /// Writes the path of the tracked directory, whole or not at all. The lock is not held yet:

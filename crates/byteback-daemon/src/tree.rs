@@ -24,8 +24,9 @@ use byteback_oplog::{
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
 
+use crate::doubt::Doubt;
 use crate::error::DaemonError;
-use crate::presence::{Doubt, Guard, OnDoubt};
+use crate::presence::{Guard, OnDoubt};
 use crate::state_folder::{KEPT_NAME, StateFolder, UNDO_NAME};
 
 /// Most changes that the undo is passed one by one.
@@ -127,24 +128,12 @@ impl TrackedTree {
         Ok(Self { undo: None, ..opened })
     }
 
-    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept as `undo` says.
-    ///
-    /// # Errors
-    /// As [`TrackedTree::open`]; also if the undo journal cannot be read or written.
-    pub fn open_with_undo(
-        folder: StateFolder,
-        options: LogOptions,
-        undo: UndoOptions,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Self, DaemonError> {
-        Self::open_journal_too(folder, options, Some(undo), OnDoubt::Note, progress)
-    }
-
     /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept if `undo` says so.
     /// `on_doubt` decides about a folder in doubt.
     ///
     /// # Errors
-    /// As [`TrackedTree::open_with_undo`], and [`DaemonError::HeldBack`].
+    /// As [`TrackedTree::open`], and [`DaemonError::HeldBack`]; also if the undo journal cannot be
+    /// read or written.
     pub fn open_to_mount(
         folder: StateFolder,
         options: LogOptions,

@@ -319,6 +319,7 @@ impl<'a, B: Base + ?Sized> Copier<'a, B> {
     }
 
     /// The number of bytes copied, without those in holes.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }

@@ -47,9 +47,9 @@ mod wire;
 pub(crate) use answer::range_of;
 pub use answer::{MatchAnswer, MatchParams, SEGMENT_LEN, Segment};
 pub use cut::Chunker;
-pub use list::{Chunk, ChunkList, ChunkLister, ListStats, list_chunks};
+pub use list::{CHUNKS_MAX, Chunk, ChunkList, ChunkLister, ListStats, list_chunks};
 pub use summed::list_chunks_with_crcs;
-pub use wire::{CHUNKS_MAX, ChunkStreamError, VERSION};
+pub use wire::{ChunkStreamError, VERSION};
 
 /// The smallest minimum length: two windows of the hash.
 pub const MIN_LEN_MIN: u32 = 64;

@@ -103,13 +103,6 @@ impl CrcKind {
         self.without_suffix(crc, self.of_zeros(zeros_len_bytes), zeros_len_bytes)
     }
 
-    /// Translates between the ordinary convention and the one without the inversion at the end
-    /// (Ceph's CRC-32C), both ways.
-    #[must_use]
-    pub const fn inverted(self, crc: u64) -> u64 {
-        crc ^ self.ones()
-    }
-
     /// `crc` times x^(8 `len_bytes`).
     fn shift(self, crc: u64, len_bytes: u64) -> u64 {
         if len_bytes == 0 {

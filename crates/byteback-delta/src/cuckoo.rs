@@ -187,8 +187,8 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
     }
 
     /// The number of entries outside the buckets.
-    #[must_use]
-    pub fn overflowed(&self) -> usize {
+    #[cfg(test)]
+    fn overflowed(&self) -> usize {
         self.overflow.len()
     }
 

@@ -17,8 +17,7 @@
 //!   and one *frame* with their literal bytes, compressed where that pays. Extents can be read
 //!   without touching the frames, which a server stores as they are.
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
-//! - [`LibrsyncWriter`], [`read_librsync_delta`], [`LibrsyncSignatureWriter`],
-//!   [`read_librsync_signature`]: deltas and signatures in the format of `rdiff` (librsync).
+//! - [`LibrsyncWriter`]: deltas in the format of `rdiff` (librsync).
 //! - [`signature`]: what one end sends to describe a content; [`find`]: finders, which make a delta
 //!   from a signature and a new content.
 //! - [`crc`]: checksums of any range, computed from the checksums of parts that storage keeps.
@@ -69,9 +68,11 @@ mod xor;
 pub use apply::{ApplyError, ApplyStats, Base, EmptyBase, Target, apply_in_place, apply_to_new};
 pub use digest::{ContentDigest, DIGEST_LEN};
 pub use frame::{Codec, Effort, FRAME_RAW_LEN_MAX, Frame, FrameDecoder, FrameEncoder, FrameError};
+pub use librsync::{COMMAND_LEN_MAX, LIBRSYNC_MAGIC, LibrsyncStats, LibrsyncWriter};
+#[cfg(any(test, feature = "fuzzing"))]
 pub use librsync::{
-    COMMAND_LEN_MAX, IntoLibrsync, LIBRSYNC_MAGIC, LIBRSYNC_STRONG_LEN_MIN, LibrsyncError, LibrsyncSignatureWriter,
-    LibrsyncStats, LibrsyncWriter, apply_librsync, librsync_params, read_librsync_delta, read_librsync_signature,
+    IntoLibrsync, LIBRSYNC_STRONG_LEN_MIN, LibrsyncError, LibrsyncSignatureWriter, apply_librsync, librsync_params,
+    read_librsync_delta, read_librsync_signature,
 };
 pub use map::{ComposeError, DeltaMap, Resolve, compose};
 pub use read::{Block, DeltaReader, ReadError, validate, verify};

@@ -20,8 +20,9 @@
 //! zeros ([`LibrsyncWriter::zeros_in_base`]): then each length of that range costs one copy
 //! command.
 //!
-//! Beside it: `read` for deltas of other programs, `signature` for reading and writing signatures.
-//! [`IntoLibrsync`] lets a finder write a delta.
+//! Programs of ours only write deltas. For tests and fuzzing there are `read`, which applies them,
+//! `signature`, which reads and writes signatures, and `IntoLibrsync`, by which a finder writes a
+//! delta.
 //!
 //! Extents come in ascending order and are written at once; memory is one buffer. The format has no
 //! checksum and does not name its base: applied to another base, it makes another file. If a call
@@ -34,12 +35,16 @@ use byteback_extents::{ByteRange, ExtentValue};
 use crate::map::DeltaMap;
 use crate::sequence::{ExtentSink, Sequence, WriteError};
 
+#[cfg(any(test, feature = "fuzzing"))]
 mod read;
+#[cfg(any(test, feature = "fuzzing"))]
 mod signature;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "fuzzing"))]
 pub use read::{LibrsyncError, apply_librsync, read_librsync_delta};
+#[cfg(any(test, feature = "fuzzing"))]
 pub use signature::{LIBRSYNC_STRONG_LEN_MIN, LibrsyncSignatureWriter, librsync_params, read_librsync_signature};
 
 /// The first bytes of every delta of librsync.
@@ -295,8 +300,10 @@ fn tail(bytes: &[u8; 8], width: u8) -> &[u8] {
 
 /// Writes the extents of a finder as a delta of librsync. Even bytes that stay in place are spelt
 /// out: the base's length may be unknown.
+#[cfg(any(test, feature = "fuzzing"))]
 pub struct IntoLibrsync<'a, W>(pub &'a mut LibrsyncWriter<W>);
 
+#[cfg(any(test, feature = "fuzzing"))]
 impl<W: Write> crate::find::ExtentSink for IntoLibrsync<'_, W> {
     type Error = WriteError;
 

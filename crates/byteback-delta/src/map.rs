@@ -258,7 +258,8 @@ impl<L: ExtentValue> DeltaMap<L> {
     ///
     /// # Errors
     /// The first error that `literal_to` returns.
-    pub fn try_map_literals<M: ExtentValue, E>(
+    #[cfg(test)]
+    pub(crate) fn try_map_literals<M: ExtentValue, E>(
         &self,
         mut literal_to: impl FnMut(ByteRange, &L) -> Result<M, E>,
     ) -> Result<DeltaMap<M>, E> {

@@ -241,6 +241,7 @@ impl Signature {
 
     /// A signature of checksums that came in another format. `content_len_bytes` is the content's
     /// length or, as an error, its upper bound.
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn from_checksums(
         params: SignatureParams,
         content_len_bytes: Result<u64, u64>,

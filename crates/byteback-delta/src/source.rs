@@ -17,10 +17,11 @@ pub enum Source<L> {
     Zero,
 }
 
+#[cfg(test)]
 impl<L> Source<L> {
     /// The same source with another way to name literals, such as a place in a segment for a place
     /// in a frame.
-    pub fn map_literal<M>(self, literal_to: impl FnOnce(L) -> M) -> Source<M> {
+    pub(crate) fn map_literal<M>(self, literal_to: impl FnOnce(L) -> M) -> Source<M> {
         match self {
             Self::Literal(literal) => Source::Literal(literal_to(literal)),
             Self::Copy { base_offset } => Source::Copy { base_offset },

@@ -79,12 +79,6 @@ impl ByteRange {
         self.start < other.end && other.start < self.end
     }
 
-    /// Whether the two have a byte in common or lie side by side without a gap.
-    #[must_use]
-    pub const fn touches(self, other: Self) -> bool {
-        self.start <= other.end && other.start <= self.end
-    }
-
     /// The bytes in common, if any.
     #[must_use]
     pub fn intersect(self, other: Self) -> Option<Self> {

@@ -25,6 +25,7 @@ mod entries;
 mod file_system;
 mod inode;
 mod inode_flags;
+mod library_inode;
 mod metadata;
 mod ranges;
 mod stat;
@@ -41,12 +42,13 @@ use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
 
 pub use descent::Descent;
-pub use entries::{Entries, Entry, LibraryEntries, ReadDir, read_dir};
-pub use inode::{Creator, Inode, LibraryInode, NewInode};
-pub use inode_flags::{InodeFlags, inode_flags, set_inode_flags};
+pub use entries::{Entries, LibraryEntries, ReadDir, read_dir};
+pub use inode::Inode;
+pub use inode_flags::{inode_flags, set_inode_flags};
+pub use library_inode::{Creator, Entry, LibraryInode, NewInode};
 pub use metadata::{SetTime, set_mode, set_owner, set_times, timestamps};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
-pub use stat::{Identity, Stat, clamped_ns, stat_at, stat_fd};
+pub use stat::{Identity, InodeFlags, Stat, clamped_ns, stat_at, stat_fd};
 pub use writers::wait_for_writers;
 pub use xattr::{SetXattr, get_xattr, list_xattrs, remove_xattr, set_xattr};
 
@@ -134,16 +136,6 @@ pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
     // Borrowed, so that a descriptor given by value is still open when the link is followed.
     let path = proc_path(&fd);
     uninterrupted(|| openat(CWD, path.as_str(), flags | OFlags::CLOEXEC, Mode::empty())).map_err(explain_proc)
-}
-
-/// Where the symlink `name` in `dir` points to, as bytes.
-///
-/// # Errors
-/// `InvalidInput` if it is not a symlink.
-pub fn read_link_at(dir: impl AsFd, name: &OsStr) -> io::Result<OsString> {
-    let name = check_component(name)?;
-    let target = uninterrupted(|| readlinkat(dir.as_fd(), name, Vec::new()))?;
-    Ok(OsString::from_vec(target.into_bytes()))
 }
 
 /// Where the symlink that the `O_PATH` descriptor `fd` names points to, as bytes.

@@ -24,7 +24,7 @@ use byteback_host::tree::{Identity, Inode};
 use rustix::fs::OFlags;
 
 use crate::inodes::InodeNumber;
-use crate::tracked::Trimming;
+use crate::trimming::Trimming;
 
 /// An open file of the tree.
 #[derive(Debug)]

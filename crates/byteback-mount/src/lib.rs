@@ -40,6 +40,7 @@ pub mod session;
 mod stores;
 pub mod tracked;
 mod tree;
+mod trimming;
 pub mod volume_tree;
 
 pub use credentials::Caller;

@@ -5,9 +5,15 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::session::mounting::{SOURCE_PREFIX, TYPE};
-
 const TABLE: &str = "/proc/self/mountinfo";
+
+/// The type that `mount` and `/proc/mounts` show for our mounts.
+pub(crate) const TYPE: &str = "fuse.byteback";
+
+/// Begins the source of our mounts in the kernel's table; the directory follows. A bare path would
+/// be looked at by programs that go through the table (mkfs.btrfs), and a folder that a user
+/// mounted over itself refuses everybody else, root too.
+pub(crate) const SOURCE_PREFIX: &str = "byteback:";
 
 /// A mount of the table, ours or foreign.
 struct Entry {

@@ -23,7 +23,7 @@
 
 mod below;
 mod holders;
-pub(crate) mod mounting;
+mod mounting;
 pub(crate) mod place;
 mod watcher;
 
@@ -282,7 +282,8 @@ impl Mount {
         config.acl = SessionACL::All;
         let session = before_serving().and_then(|()| Session::from_fd(adapter, device, SessionACL::All, config));
         let started = session.and_then(|session| {
-            let flusher = Flusher::start(mounted.clone())?;
+            let of_flusher = mounted.clone();
+            let flusher = Flusher::start(move || of_flusher.open_root())?;
             let stores = Arc::new(Stores::new(Arc::clone(&tree), session.notifier(), flusher));
             let remembering = Arc::downgrade(&stores);
             tree.tell_of_changed_attributes(move |node| {

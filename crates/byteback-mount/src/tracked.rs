@@ -23,6 +23,8 @@
 
 mod account;
 mod change;
+mod error;
+mod inode_flags;
 pub mod landing;
 pub mod observer;
 mod passage;
@@ -38,68 +40,28 @@ use std::io;
 
 use byteback_checksums::written;
 use byteback_extents::ByteRange;
-use byteback_host::errno_of;
 use byteback_host::tree::{Creator, FallocateFlags, Identity, Inode, NewInode, SetXattr, Stat};
 use byteback_model::{NodeId, NodeKind};
-use byteback_oplog::{Fence, Log, LogError};
+use byteback_oplog::{Fence, Log};
 use byteback_undo::ContentHow;
 use rustix::fs::{AtFlags, OFlags, RenameFlags, Timespec, Timestamps};
 
 use crate::handles::OpenFile;
 use crate::inodes::InodeNumber;
 use crate::integrity::Integrity;
-use crate::tree::DEPTH_MAX;
-pub use crate::tree::inode_flags::InodeFlags;
-use crate::tree::inode_flags::set_flags;
 pub use account::Account;
 use change::{Change, Content};
+pub use error::{TrackedError, TrackedResult};
+pub use inode_flags::InodeFlags;
+use inode_flags::set_flags;
+pub(crate) use inode_flags::{FSX_LEN_BYTES, descriptor};
 use observer::Observer;
 use passage::{Gate, Passage, Underway};
 use ranges::Ranges;
-pub(crate) use trim::Trimming;
 
-/// Why the gate did not let a change through.
-#[derive(Debug, thiserror::Error)]
-pub enum TrackedError {
-    /// The log could not promise to know of it: it was not performed.
-    #[error("cannot log a change: {0}")]
-    Log(#[from] LogError),
-    /// The backing directory refused it.
-    #[error("cannot {operation} in the backing directory: {source}")]
-    Backing {
-        /// The attempted operation, as an infinitive.
-        operation: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// The change was to land from elsewhere, and something was in the way: it was not performed.
-    #[error("not applied: {0}")]
-    Overtaken(String),
-}
-
-impl TrackedError {
-    /// The error number that the program sees.
-    #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Log(_) | Self::Overtaken(_) => libc::EIO,
-            Self::Backing { source, .. } => errno_of(source).unwrap_or(libc::EIO),
-        }
-    }
-}
-
-impl From<TrackedError> for io::Error {
-    fn from(error: TrackedError) -> Self {
-        match error {
-            // Without a number of its own, which makes it EIO to a program, but with the cause.
-            TrackedError::Log(_) | TrackedError::Overtaken(_) => Self::other(error.to_string()),
-            TrackedError::Backing { .. } => Self::from_raw_os_error(error.errno()),
-        }
-    }
-}
-
-/// A result of the gate.
-pub type TrackedResult<T> = Result<T, TrackedError>;
+/// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below
+/// us were moved so that the remembered ones form a ring.
+pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 /// An inode of the tree and the number it has in this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,11 +42,7 @@ use self::directories::{DirectoryCache, HeldInode};
 use self::listing::ListingPool;
 use crate::handles::{HandleTable, OpenFile};
 use crate::inodes::{InodeNumber, InodeTable, Interned, Link};
-use crate::tracked::{Object, Tracked};
-
-/// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below
-/// us were moved so that the remembered ones form a ring.
-pub(crate) const DEPTH_MAX: usize = 1 << 16;
+use crate::tracked::{DEPTH_MAX, Object, Tracked};
 
 /// A mounted tree. All methods may be called from any number of threads.
 #[derive(Debug)]

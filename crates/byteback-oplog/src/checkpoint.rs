@@ -43,12 +43,6 @@ pub trait Settler {
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>>;
 }
 
-/// Two changes of a file within this time may leave it with the same times: kernels stamp with the
-/// tick of their clock, 10 ms at worst. A fence whose change time is more recent than that at the
-/// moment of its stat would not notice a later change (some file systems keep coarser times still:
-/// [`Fence::proves_at`] knows).
-pub const TIME_TICK_NS: i64 = 20_000_000;
-
 /// The most nodes closed at once: this bounds the memory needed, and lets cuts come in between.
 const CLOSE_AT_ONCE: usize = 1 << 14;
 

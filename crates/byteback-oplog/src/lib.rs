@@ -54,7 +54,7 @@ mod scan;
 mod usage;
 
 pub use changes::{ChangeList, ChangesCursor, ChangesPage, ChangesTotals, ContentChange, NodeChange, PageLimits};
-pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
+pub use checkpoint::{CheckpointReport, Close, Settler};
 pub use compact::Compaction;
 pub use cut::Cut;
 pub use error::{CONSUMER_BYTES_MAX, LogError, Result};
@@ -67,7 +67,7 @@ pub use marks::{ConsumerState, DropReason, Dropped, PendingCut};
 pub use operation::{Operation, RemainingLinks};
 pub use options::{ExpiryPolicy, LogOptions};
 pub use presence::Presence;
-pub use record::Fence;
+pub use record::{Fence, TIME_TICK_NS};
 pub use scan::{ScanReport, TreeView};
 pub use usage::Usage;
 

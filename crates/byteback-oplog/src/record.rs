@@ -8,12 +8,17 @@
 
 use byteback_host::tree::{Identity, Stat};
 
-use crate::checkpoint::TIME_TICK_NS;
 use crate::codec::{Malformed, Reader, put_signed, put_varint, seal};
 use crate::ids::Epoch;
 use byteback_model::NodeKind;
 
 const VERSION: u8 = 1;
+
+/// Two changes of a file within this time may leave it with the same times: kernels stamp with the
+/// tick of their clock, 10 ms at worst. A fence whose change time is more recent than that at the
+/// moment of its stat would not notice a later change (some file systems keep coarser times still:
+/// [`Fence::proves_at`] knows).
+pub const TIME_TICK_NS: i64 = 20_000_000;
 
 /// The state of a node that any change to it would change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

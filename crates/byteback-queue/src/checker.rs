@@ -8,7 +8,7 @@
 //! or an older one than before, is an error that names the first difference. This is causal order
 //! (DeltaCFS section III-E) in its strongest form: a prefix of one machine's operations.
 //!
-//! For tests of this crate and of others; nothing of the program uses it.
+//! For the tests of this crate alone, so it is not compiled into the library.
 
 use byteback_model::{NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ mod tests;
 
 /// An operation of the origin, with all that it did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operation {
+enum Operation {
     /// On names.
     Name(NameOperation),
     /// Bytes of a file were written.
@@ -50,21 +50,21 @@ pub enum Operation {
 
 /// A file tree. Nodes without a name stay until [`Tree::forget_nameless`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tree {
+struct Tree {
     /// The node that each name stands for.
-    pub names: BTreeMap<Place<NodeId>, NodeId>,
+    names: BTreeMap<Place<NodeId>, NodeId>,
     /// The kind of each node.
-    pub kinds: BTreeMap<NodeId, NodeKind>,
+    kinds: BTreeMap<NodeId, NodeKind>,
     /// The contents of the files.
-    pub contents: BTreeMap<NodeId, Vec<u8>>,
+    contents: BTreeMap<NodeId, Vec<u8>>,
     /// The attributes of those nodes whose attributes were ever set.
-    pub attributes: BTreeMap<NodeId, u64>,
+    attributes: BTreeMap<NodeId, u64>,
 }
 
 impl Tree {
     /// An empty tree with this root directory.
     #[must_use]
-    pub fn new(root: NodeId) -> Self {
+    fn new(root: NodeId) -> Self {
         let mut tree = Self::default();
         tree.kinds.insert(root, NodeKind::Directory);
         tree
@@ -74,7 +74,7 @@ impl Tree {
     ///
     /// # Errors
     /// If the tree is not what the operation says that it was before.
-    pub fn perform(&mut self, operation: &Operation) -> Result<(), String> {
+    fn perform(&mut self, operation: &Operation) -> Result<(), String> {
         match operation {
             Operation::Name(operation) => self.name(operation)?,
             Operation::Write { node, offset, bytes } => {
@@ -100,7 +100,7 @@ impl Tree {
     ///
     /// # Errors
     /// If there is no such file.
-    pub fn content(&mut self, node: NodeId) -> Result<&mut Vec<u8>, String> {
+    fn content(&mut self, node: NodeId) -> Result<&mut Vec<u8>, String> {
         self.contents
             .get_mut(&node)
             .ok_or_else(|| format!("there is no file {node}"))
@@ -108,7 +108,7 @@ impl Tree {
 
     /// How many names a node has.
     #[must_use]
-    pub fn links(&self, node: NodeId) -> usize {
+    fn links(&self, node: NodeId) -> usize {
         self.names.values().filter(|&&named| named == node).count()
     }
 
@@ -188,7 +188,7 @@ impl Tree {
     }
 
     /// Forgets the nodes without a name; `root` has none and stays.
-    pub fn forget_nameless(&mut self, root: NodeId) {
+    fn forget_nameless(&mut self, root: NodeId) {
         let mut named = self.names.values().copied().collect::<BTreeSet<_>>();
         named.insert(root);
         self.kinds.retain(|node, _| named.contains(node));
@@ -198,7 +198,7 @@ impl Tree {
 
     /// The first difference to what is reachable in `other`, in words.
     #[must_use]
-    pub fn difference(&self, other: &Self) -> Option<String> {
+    fn difference(&self, other: &Self) -> Option<String> {
         for place in self.names.keys().chain(other.names.keys()) {
             let (one, two) = (self.names.get(place), other.names.get(place));
             let Some(node) = one.filter(|_| one == two) else {
@@ -221,7 +221,7 @@ impl Tree {
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Checker {
+struct Checker {
     history: Vec<Operation>,
     /// The origin's state after `reached` operations.
     origin: Tree,
@@ -231,7 +231,7 @@ pub struct Checker {
 impl Checker {
     /// A checker of an origin that begins with this tree, as do all that will be compared.
     #[must_use]
-    pub fn new(start: Tree) -> Self {
+    fn new(start: Tree) -> Self {
         Self {
             history: Vec::new(),
             origin: start,
@@ -240,20 +240,20 @@ impl Checker {
     }
 
     /// The origin performed an operation. Returns its moment: how many it has performed now.
-    pub fn performed(&mut self, operation: Operation) -> usize {
+    fn performed(&mut self, operation: Operation) -> usize {
         self.history.push(operation);
         self.history.len()
     }
 
     /// The moment of the last operation.
     #[must_use]
-    pub fn now(&self) -> usize {
+    fn now(&self) -> usize {
         self.history.len()
     }
 
     /// The moment that the last delivered state reached.
     #[must_use]
-    pub fn reached(&self) -> usize {
+    fn reached(&self) -> usize {
         self.reached
     }
 
@@ -261,7 +261,7 @@ impl Checker {
     ///
     /// # Errors
     /// If it is not, or is older than one that was delivered before, or never was.
-    pub fn delivered(&mut self, state: &Tree, moment: usize) -> Result<(), String> {
+    fn delivered(&mut self, state: &Tree, moment: usize) -> Result<(), String> {
         if moment < self.reached {
             return Err(format!("the state of moment {moment} follows that of {}", self.reached));
         }
@@ -279,7 +279,7 @@ impl Checker {
     ///
     /// # Errors
     /// If there is none; says how it differs from the last one that was reached.
-    pub fn visible(&mut self, state: &Tree) -> Result<usize, String> {
+    fn visible(&mut self, state: &Tree) -> Result<usize, String> {
         let before = self.clone();
         loop {
             if self.origin.difference(state).is_none() {

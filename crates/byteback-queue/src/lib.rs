@@ -21,7 +21,7 @@
 //! | [`relation`] | recognises transactional saves: which new content is to be compared with which old one |
 //! | [`queue`] | what is to be sent, in which order, and what belongs together |
 //! | [`persist`] | the queue's state and the calls that change it, as bytes |
-//! | [`checker`] | proves of a recorded history that each state that was delivered is one that the origin had |
+//! | `checker` | for tests: proves of a recorded history that each state that was delivered is one that the origin had |
 //!
 //! How the gate calls, for an operation on names: before it, if a file is to lose its last name,
 //! [`relation::RelationTable::is_worth_keeping`] and [`queue::Queue::needs_file`], and the file is
@@ -36,7 +36,8 @@
 //! Out of scope: read, store or send bytes; encode deltas; know paths, servers or other
 //! clients.
 
-pub mod checker;
+#[cfg(test)]
+mod checker;
 mod ids;
 mod operation;
 pub mod persist;

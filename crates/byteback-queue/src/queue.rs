@@ -12,8 +12,8 @@
 //! many small changes lies in the transactions.
 //!
 //! **The promise.** When a group is applied, the server has exactly the state that the origin had
-//! after the event at [`Group::up_to`]; and these positions only grow. [`crate::checker`] proves it
-//! for recorded histories.
+//! after the event at [`Group::up_to`]; and these positions only grow. The tests' `checker` proves
+//! it for recorded histories.
 //!
 //! **Bytes** are not in the queue, only which ones: they are read from the file when it is sent. So
 //! before a file is changed the caller asks [`Queue::saves_before`] which bytes of packed nodes

@@ -262,12 +262,6 @@ impl RelationTable {
         decisions
     }
 
-    /// The file to compare the new content of `new` with.
-    #[must_use]
-    pub fn base_of(&self, new: NodeId) -> Option<NodeId> {
-        self.bases.get(&new).copied()
-    }
-
     /// The files that are kept aside, in order of their numbers.
     pub fn kept(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.kept.keys().copied()

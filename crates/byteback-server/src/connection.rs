@@ -4,14 +4,9 @@
 //! TLS included, or from the end of the previous request; longer once it has shown a valid token),
 //! and must take bytes that are written to it within the idle timeout. While a request is at work,
 //! silence from the client is expected; bodies have their own timeout in `body`.
-//!
-//! Every connection is accepted at once; `door` decides which of them may stay.
 
-use crate::door::{Door, Guest};
+use crate::door::Guest;
 use crate::metrics::Metrics;
-use crate::tls::{Identity, Wire};
-use axum::extract::connect_info::Connected;
-use axum::serve::{IncomingStream, Listener};
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -20,21 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
-
-/// Accepts connections.
-pub(crate) struct CountingListener {
-    pub(crate) inner: TcpListener,
-    pub(crate) door: Arc<Door>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) head_timeout: Duration,
-    /// Replaces the head timeout on connections that have shown a valid token.
-    pub(crate) keep_timeout: Duration,
-    pub(crate) idle_timeout: Duration,
-    /// The certificate; `None`: plain HTTP.
-    pub(crate) identity: Option<Identity>,
-}
 
 /// The other end of a connection, and whether the connection is at work.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +40,14 @@ pub(crate) struct Activity {
 pub(crate) struct AtWork(Arc<Activity>);
 
 impl Activity {
+    /// The activity of a connection that has a place.
+    pub(crate) fn of(guest: Guest) -> Self {
+        Self {
+            guest: Some(guest),
+            ..Self::default()
+        }
+    }
+
     /// Notes that the client speaks plain HTTP where TLS is wanted.
     pub(crate) fn is_without_tls(&self) {
         self.lacks_tls.store(true, Ordering::Relaxed);
@@ -91,63 +81,15 @@ impl Drop for AtWork {
     }
 }
 
-impl Listener for CountingListener {
-    type Io = Wire;
-    type Addr = Peer;
-
-    async fn accept(&mut self) -> (Wire, Peer) {
-        loop {
-            match self.inner.accept().await {
-                Ok((stream, address)) => {
-                    // Small answers must not wait for a full packet.
-                    let _ = stream.set_nodelay(true);
-                    self.metrics.connection_opened();
-                    let activity = Arc::new(Activity {
-                        guest: Some(self.door.enter(address.ip())),
-                        ..Activity::default()
-                    });
-                    let peer = Peer {
-                        activity: Arc::clone(&activity),
-                    };
-                    let stream = CountingStream {
-                        inner: stream,
-                        metrics: Arc::clone(&self.metrics),
-                        activity,
-                        head_timeout: self.head_timeout,
-                        keep_timeout: self.keep_timeout,
-                        idle_timeout: self.idle_timeout,
-                        head_deadline: None,
-                        write_deadline: None,
-                    };
-                    return (Wire::new(stream, self.identity.as_ref()), peer);
-                }
-                // A connection that died in the queue costs the others no time.
-                Err(error) if is_of_the_connection(&error) => {}
-                // Out of descriptors, most likely.
-                Err(_) => {
-                    self.door.make_room();
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<Peer> {
-        Ok(Peer::default())
-    }
-}
-
-fn is_of_the_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
-    )
-}
-
-impl Connected<IncomingStream<'_, CountingListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, CountingListener>) -> Self {
-        stream.remote_addr().clone()
-    }
+/// The timeouts of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    /// For the head of a request.
+    pub(crate) head: Duration,
+    /// Replaces `head` once the connection has shown a valid token.
+    pub(crate) keep: Duration,
+    /// For taking bytes.
+    pub(crate) idle: Duration,
 }
 
 /// A connection that counts its bytes and enforces the timeouts.
@@ -155,9 +97,7 @@ pub(crate) struct CountingStream {
     inner: TcpStream,
     metrics: Arc<Metrics>,
     activity: Arc<Activity>,
-    head_timeout: Duration,
-    keep_timeout: Duration,
-    idle_timeout: Duration,
+    timeouts: Timeouts,
     /// Number of ended requests, and the deadline for the head of the next one.
     head_deadline: Option<(u64, Pin<Box<Sleep>>)>,
     write_deadline: Option<Pin<Box<Sleep>>>,
@@ -174,6 +114,17 @@ impl Drop for CountingStream {
 }
 
 impl CountingStream {
+    pub(crate) fn new(inner: TcpStream, metrics: Arc<Metrics>, activity: Arc<Activity>, timeouts: Timeouts) -> Self {
+        Self {
+            inner,
+            metrics,
+            activity,
+            timeouts,
+            head_deadline: None,
+            write_deadline: None,
+        }
+    }
+
     pub(crate) fn activity(&self) -> &Activity {
         &self.activity
     }
@@ -205,8 +156,8 @@ impl CountingStream {
         }
         if self.head_deadline.as_ref().is_none_or(|(of, _)| *of != ended) {
             let timeout = match guest {
-                Some(guest) if guest.is_member() => self.keep_timeout,
-                _ => self.head_timeout,
+                Some(guest) if guest.is_member() => self.timeouts.keep,
+                _ => self.timeouts.head,
             };
             self.head_deadline = Some((ended, Box::pin(tokio::time::sleep(timeout))));
         }
@@ -229,7 +180,7 @@ impl CountingStream {
         if guest.is_some_and(|guest| guest.exit().is_shown_to_writer(cx.waker())) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        let idle_timeout = self.idle_timeout;
+        let idle_timeout = self.timeouts.idle;
         let sleep = self
             .write_deadline
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(idle_timeout)));

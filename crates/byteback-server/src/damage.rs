@@ -1,10 +1,10 @@
 //! Calls about damaged contents, and about repairing them.
 
 use crate::body::{BodyLimits, collect};
+use crate::call::{Call, blocking, json, stream_permit};
 use crate::convert;
-use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
 use crate::listing::limit;
-use crate::problem::parameter;
+use crate::problem::{Answer, parameter};
 use byteback_api::messages::{DamagePage, Healed, KnownDamage};
 use byteback_model::Seq;
 use byteback_store::numbers::SegmentNumber;

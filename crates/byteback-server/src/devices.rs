@@ -1,7 +1,7 @@
 //! Joining, and the management of devices.
 
-use crate::dispatch::{Answer, Call, blocking, json};
-use crate::problem::refuse;
+use crate::call::{Call, blocking, json};
+use crate::problem::{Answer, refuse};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use byteback_api::FolderName;

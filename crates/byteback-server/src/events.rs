@@ -14,49 +14,23 @@
 //!
 //! Out of scope: keeping events. They are the rows of the batches.
 
+use crate::admission::authenticate;
 use crate::body::async_outgoing;
+use crate::call::{Call, Shared, blocking};
 use crate::convert;
-use crate::dispatch::{Answer, Call, Shared, authenticate, blocking};
-use crate::problem::{parameter, refuse};
+use crate::problem::{Answer, parameter, refuse};
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use byteback_api::MEDIA_EVENTS;
 use byteback_api::problem::{Code, Problem};
 use byteback_model::Seq;
 use byteback_store::read::AppliedBatch;
-use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
 /// Batches that one query reads from the catalog.
 const BATCHES_AT_ONCE: u32 = 500;
-
-/// The clients' subscriptions to the batches of folders.
-#[derive(Debug, Default)]
-pub(crate) struct Listeners {
-    folders: Mutex<HashMap<String, watch::Sender<Seq>>>,
-}
-
-impl Listeners {
-    /// Wakes the streams that wait for a batch of this folder.
-    pub(crate) fn applied(&self, folder: &str, seq: Seq) {
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(sender) = folders.get(folder) {
-            if sender.receiver_count() == 0 {
-                folders.remove(folder);
-            } else {
-                sender.send_replace(seq);
-            }
-        }
-    }
-
-    fn listen_to(&self, folder: &str) -> watch::Receiver<Seq> {
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        let sender = folders.entry(folder.to_owned()).or_insert_with(|| watch::channel(0).0);
-        sender.subscribe()
-    }
-}
 
 pub(crate) async fn events(mut call: Call) -> Answer {
     let folder = call.folder()?;

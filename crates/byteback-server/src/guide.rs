@@ -15,9 +15,8 @@
 //! There are no listings of directories, no ranges and no conditional requests.
 
 use crate::body::async_outgoing;
-use crate::dispatch::{Answer, Shared};
-use crate::problem::{parameter, refuse};
-use crate::reading::insert;
+use crate::headers::insert_header;
+use crate::problem::{Answer, parameter, refuse};
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Response, StatusCode, header};
@@ -115,9 +114,9 @@ impl Guide {
 }
 
 /// Answers a GET or HEAD request for a path below [`GUIDE_PATH`].
-pub(crate) async fn answer(shared: &Shared, request: &Parts) -> Answer {
+pub(crate) async fn answer(guide: Option<&Guide>, request: &Parts) -> Answer {
     let address = request.uri.path();
-    let Some(guide) = shared.config.guide.clone() else {
+    let Some(guide) = guide.cloned() else {
         let detail = "this server shows no guide; 'byteback serve --guide DIR' does";
         return Err(refuse(Code::RouteNotFound, detail));
     };
@@ -171,7 +170,7 @@ fn media_type(path: &str) -> &'static str {
 fn moved(address: &str) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::PERMANENT_REDIRECT;
-    insert(response.headers_mut(), header::LOCATION, address);
+    insert_header(response.headers_mut(), header::LOCATION, address);
     response
 }
 
@@ -190,7 +189,7 @@ fn page(file: File, len: u64, media: &'static str, is_head: bool) -> Response<Bo
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    insert(headers, header::CONTENT_LENGTH, &len.to_string());
+    insert_header(headers, header::CONTENT_LENGTH, &len.to_string());
     response
 }
 

@@ -5,9 +5,10 @@
 //! the requests as their network delivers them. Everything behind the socket is the same as over
 //! TCP: routes, authentication, limits, bodies.
 
+use crate::config::ServerConfig;
 use crate::connection::Peer;
 use crate::metrics::Metrics;
-use crate::server::{ServerConfig, ServerError, serve};
+use crate::server::{ServerError, serve};
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use byteback_store::Store;

@@ -17,7 +17,10 @@
 //!
 //! This crate knows no FUSE and no client state, and decides nothing about versions.
 
+mod admission;
 mod body;
+mod call;
+mod config;
 mod connection;
 mod convert;
 mod damage;
@@ -26,7 +29,10 @@ mod dispatch;
 mod door;
 mod events;
 mod guide;
+mod headers;
 mod in_process;
+mod listener;
+mod listeners;
 mod listing;
 mod metrics;
 mod presence;
@@ -38,8 +44,9 @@ mod signature;
 mod tls;
 mod upload;
 
+pub use config::ServerConfig;
 pub use devices::{device_info, invitation_info};
 pub use guide::{GUIDE_PATH, Guide, GuideError};
 pub use in_process::InProcess;
-pub use server::{Server, ServerConfig, ServerError, ServerHandle};
+pub use server::{Server, ServerError, ServerHandle};
 pub use tls::{Identity, IdentityError};

@@ -3,9 +3,9 @@
 //! Cursors are positions in text form, opaque to clients, which pass them back. Names in cursors
 //! are hexadecimal.
 
+use crate::call::{Call, blocking, json, stream_permit};
 use crate::convert;
-use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
-use crate::problem::parameter;
+use crate::problem::{Answer, parameter};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use byteback_api::messages::{

@@ -8,8 +8,8 @@
 //! authenticated again. The store ensures that nothing is applied in the moments between, in the
 //! transaction that applies.
 
-use crate::dispatch::Shared;
 use byteback_model::DeviceId;
+use byteback_store::Store;
 use byteback_store::devices::SEEN_WITHIN_NS;
 use std::collections::HashMap;
 use std::future::{Future, pending};
@@ -102,19 +102,19 @@ impl Drop for ActiveRequest {
 }
 
 /// Turns out devices that another process revoked. Never ends.
-pub(crate) async fn watch(shared: Arc<Shared>) {
+pub(crate) async fn watch(presence: Arc<Presence>, store: Store) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let devices = shared.presence.devices();
+        let devices = presence.devices();
         if devices.is_empty() {
             continue;
         }
-        let store = shared.store.clone();
+        let store = store.clone();
         let looked = tokio::task::spawn_blocking(move || store.roster().revoked_among(&devices)).await;
         // After a failure the next look follows in a moment; requests that begin are refused for
         // the same reason.
         for device in looked.into_iter().flatten().flatten() {
-            shared.presence.turn_out(device);
+            presence.turn_out(device);
         }
     }
 }

@@ -7,6 +7,9 @@ use byteback_api::problem::{Code, ConflictItem, MEDIA_PROBLEM, Problem};
 use byteback_model::{ByteString, FileId};
 use byteback_store::StoreError;
 
+/// The answer to a request, or the problem to answer with.
+pub(crate) type Answer = Result<Response<Body>, Box<Problem>>;
+
 /// A problem to answer with. Boxed, because it is large and rare.
 pub(crate) fn refuse(code: Code, detail: impl Into<String>) -> Box<Problem> {
     Box::new(Problem::new(code, detail))

@@ -5,9 +5,10 @@
 //! a part for the whole.
 
 use crate::body::{CHUNK_LEN, OutgoingBytes, outgoing};
+use crate::call::{Call, blocking, json, stream_permit};
 use crate::convert;
-use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
-use crate::problem::{parameter, refuse, respond};
+use crate::headers::insert_header;
+use crate::problem::{Answer, parameter, refuse, respond};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use byteback_api::messages::{
@@ -45,7 +46,7 @@ pub(crate) async fn content(mut call: Call) -> Answer {
             Code::RangeNotSatisfiable,
             format!("the contents have {size} bytes"),
         ));
-        insert(
+        insert_header(
             response.headers_mut(),
             header::CONTENT_RANGE,
             &format!("bytes */{size}"),
@@ -89,23 +90,16 @@ pub(crate) async fn content(mut call: Call) -> Answer {
     headers.insert(header::VARY, HeaderValue::from_static("accept"));
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if !wants_delta {
-        insert(headers, header::CONTENT_LENGTH, &len.to_string());
+        insert_header(headers, header::CONTENT_LENGTH, &len.to_string());
     }
     if let Some((start, end)) = range {
-        insert(
+        insert_header(
             headers,
             header::CONTENT_RANGE,
             &format!("bytes {start}-{}/{size}", end.saturating_sub(1)),
         );
     }
     Ok(response)
-}
-
-pub(crate) fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
-    // Digits and a few ASCII signs are always a valid value.
-    if let Ok(value) = HeaderValue::from_str(value) {
-        headers.insert(name, value);
-    }
 }
 
 fn byteback_store_range((start, end): (u64, u64)) -> Option<byteback_store::ByteRange> {

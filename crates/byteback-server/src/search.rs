@@ -17,11 +17,9 @@
 //! Nothing is kept, and nothing is changed.
 
 use crate::body::{BodyLimits, IncomingBytes, Pace, incoming, outgoing_paced, pump_from, take_start};
-use crate::dispatch::{
-    Answer, Call, Shared, blocking, list_permit, long_search_permit, search_permit, signature_permit,
-};
-use crate::problem::{of_store, parameter, refuse};
-use crate::reading::insert;
+use crate::call::{Call, Shared, blocking, list_permit, long_search_permit, search_permit, signature_permit};
+use crate::headers::insert_header;
+use crate::problem::{Answer, of_store, parameter, refuse};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use byteback_api::problem::{Code, Problem};
@@ -81,7 +79,7 @@ pub(crate) async fn groups(mut call: Call) -> Answer {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_GROUP_ANSWER));
-    insert(headers, header::CONTENT_LENGTH, &len.to_string());
+    insert_header(headers, header::CONTENT_LENGTH, &len.to_string());
     Ok(response)
 }
 

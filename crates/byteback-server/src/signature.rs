@@ -7,9 +7,9 @@
 //! head, so that no client takes a part for the whole; the stream also has its own checksums.
 
 use crate::body::{Pace, outgoing_paced};
-use crate::dispatch::{Answer, Call, blocking, signature_permit};
-use crate::problem::parameter;
-use crate::reading::insert;
+use crate::call::{Call, blocking, signature_permit};
+use crate::headers::insert_header;
+use crate::problem::{Answer, parameter};
 use crate::search::BYTES_PER_S_MIN;
 use axum::http::{HeaderValue, Response, header};
 use byteback_api::{MEDIA_SIGNATURE, Problem};
@@ -51,7 +51,7 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_SIGNATURE));
-    insert(headers, header::CONTENT_LENGTH, &len.to_string());
+    insert_header(headers, header::CONTENT_LENGTH, &len.to_string());
     Ok(response)
 }
 

@@ -5,9 +5,9 @@
 //! answer, whatever the decoder made of the rest.
 
 use crate::body::{BodyLimits, IncomingBytes, incoming, pump};
+use crate::call::{Call, blocking, json, stream_permit};
 use crate::convert;
-use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
-use crate::problem::{of_batch, of_store, parameter, refuse};
+use crate::problem::{Answer, of_batch, of_store, parameter, refuse};
 use axum::body::Body;
 use byteback_api::batch::{BatchReader, Record};
 use byteback_api::messages::PartStaged;

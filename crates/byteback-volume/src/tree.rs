@@ -22,8 +22,12 @@ pub(crate) mod xattr;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::Nid;
+use byteback_host::block::BLOCK_LEN_BYTES;
 use nodes::Nodes;
 use pages::Pages;
+
+/// The length of a page, in bytes.
+pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
 
 /// Nodes and pages in memory, and files that are open or have no name.
 pub(crate) struct Tree {

@@ -9,6 +9,9 @@ use byteback_extents::ByteRange;
 use byteback_model::{NameChange, NodeId, NodeKind};
 use byteback_oplog::WholeReason;
 
+/// Nodes whose attributes are asked for at once.
+pub(super) const ATTRIBUTES_PER_CALL: usize = 512;
+
 /// Goes through a cut that is only looked at, and counts.
 pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupReport) -> Result<()> {
     for_each_page(tree, cut, |page| {

@@ -4,8 +4,7 @@
 //! it, or to the server: the tree is asked.
 
 use super::Job;
-use super::changes::for_each_page;
-use super::transfer::ATTRIBUTES_PER_CALL;
+use super::changes::{ATTRIBUTES_PER_CALL, for_each_page};
 use crate::error::Result;
 use crate::monitor::check_cancelled;
 use byteback_control::{ContentChange, CutInfo, NodeChange};

@@ -20,6 +20,7 @@
 
 use super::plan::cost::Conditions;
 use super::plan::effort::effort;
+use crate::decisions::{Compression, CompressionEffort};
 use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use byteback_api::FolderName;
@@ -78,6 +79,19 @@ pub trait PartMemory: Sync {
 pub(crate) struct Compressed {
     pub(crate) effort: Effort,
     pub(crate) link_bytes_per_s: Option<u64>,
+}
+
+impl From<Compressed> for Compression {
+    fn from(compressed: Compressed) -> Self {
+        Self {
+            effort: match compressed.effort {
+                Effort::Fast => CompressionEffort::Fast,
+                Effort::Standard => CompressionEffort::Standard,
+                Effort::Thorough => CompressionEffort::Thorough,
+            },
+            link_bytes_per_s: compressed.link_bytes_per_s,
+        }
+    }
 }
 
 /// A part's bytes, shared with the writer that fills them so that they can be cut back.

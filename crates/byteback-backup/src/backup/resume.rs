@@ -17,7 +17,6 @@
 //! nothing: the backup begins anew, and staged parts are given back, or expire.
 
 use super::part_stream::{Digest, PartMemory};
-use super::transfer::Sent;
 use super::{BackupOptions, BackupReport, Job};
 use crate::error::{BackupError, Result};
 use byteback_client::{ServerClient, of_hex};
@@ -202,7 +201,7 @@ impl Numbered {
 
     /// Forgets the batch if it came to its end, and gives back the staged parts of one that was
     /// refused.
-    pub(super) fn ended(&self, job: &Job<'_>, sent: Result<Sent>) -> Result<Sent> {
+    pub(super) fn ended<T>(&self, job: &Job<'_>, sent: Result<T>) -> Result<T> {
         let is_refused = |error: &BackupError| match error {
             BackupError::Server(error) => {
                 !error.kind.is_transient() && ServerClient::commit_outcome_is_known(error.kind)

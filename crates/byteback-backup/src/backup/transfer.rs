@@ -4,7 +4,7 @@
 //! file. Names follow. A name is sent only if the server has, or gets with this batch, both the
 //! directory and the node in it; the others are remembered for the next backup.
 
-use super::changes::{changed_bytes, count_name, count_node, for_each_page};
+use super::changes::{ATTRIBUTES_PER_CALL, changed_bytes, count_name, count_node, for_each_page};
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::followed::{Followed, ShortFile};
@@ -35,9 +35,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How sending a file ended, and a remark about it.
 type Sending = (FileOutcome, Option<Fallback>);
-
-/// Nodes whose attributes are asked for at once.
-pub(super) const ATTRIBUTES_PER_CALL: usize = 512;
 
 /// Result of sending a cut.
 pub(super) struct Sent {

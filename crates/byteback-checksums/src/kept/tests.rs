@@ -124,7 +124,7 @@ impl Content for Shared {
     }
 }
 
-fn open(disk: &SimDisk, boot: u8, blocks_max: u64) -> store::Result<KeptChecksums> {
+fn open(disk: &SimDisk, boot: u8, blocks_max: u64) -> crate::error::Result<KeptChecksums> {
     KeptChecksums::open(disk, NAME, [boot; 16], blocks_max)
 }
 
@@ -356,7 +356,13 @@ fn a_damaged_file_is_made_anew_and_a_newer_one_is_refused() {
         .unwrap();
     txn.commit().unwrap();
     drop(kept);
-    assert!(matches!(open(&disk, 1, 10), Err(ChecksumError::Version(2))));
+    assert!(matches!(
+        open(&disk, 1, 10),
+        Err(ChecksumError::Version {
+            found: 2,
+            known: VERSION
+        })
+    ));
 }
 
 #[test]

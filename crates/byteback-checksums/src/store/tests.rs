@@ -301,7 +301,13 @@ fn a_damaged_file_is_made_anew_and_a_newer_one_is_refused() {
         .unwrap();
     txn.commit().unwrap();
     drop(store);
-    assert!(matches!(open(&disk), Err(ChecksumError::Version(2))));
+    assert!(matches!(
+        open(&disk),
+        Err(ChecksumError::Version {
+            found: 2,
+            known: VERSION
+        })
+    ));
 }
 
 #[test]

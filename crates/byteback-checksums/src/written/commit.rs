@@ -9,7 +9,7 @@ use redb::WriteTransaction;
 
 use super::rows::{self, Record, Seen};
 use super::{Cell, FILES, FLAGGED, Flagged, META, META_POSITION, SUMS, Stamp, WrittenSums};
-use crate::store::{self, ChecksumError, db};
+use crate::error::{self, ChecksumError, db};
 
 /// The flags and the scan position that are to be written.
 struct Told {
@@ -117,7 +117,7 @@ impl WrittenSums {
         })
     }
 
-    fn write(&self, parts: &[Part], gone: &HashSet<u64>, reported: Option<&Told>) -> store::Result<()> {
+    fn write(&self, parts: &[Part], gone: &HashSet<u64>, reported: Option<&Told>) -> error::Result<()> {
         let txn = self.database.begin_write().map_err(db)?;
         {
             let mut files = txn.open_table(FILES).map_err(db)?;
@@ -171,7 +171,7 @@ fn write_flags(
     txn: &WriteTransaction,
     flagged: &BTreeMap<u64, Flagged>,
     position: Option<(u64, u64)>,
-) -> store::Result<()> {
+) -> error::Result<()> {
     let mut table = txn.open_table(FLAGGED).map_err(db)?;
     table.retain(|file, _| flagged.contains_key(&file)).map_err(db)?;
     for (file, flagged) in flagged {

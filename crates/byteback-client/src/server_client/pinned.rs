@@ -9,6 +9,7 @@
 //! It stands in the chain of transports before the library's own TLS, which finds the connection
 //! secured already and leaves it alone. Without a fingerprint it is the other way round.
 
+use crate::error::CertificateChanged;
 use byteback_api::Fingerprint;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -21,16 +22,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport, TransportAdapter,
 };
-
-/// A server showed another certificate than the one by which it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it shows another certificate (SHA-256 {shown}) than the one that this machine knows ({expected})")]
-pub struct CertificateChanged {
-    /// The expected certificate.
-    pub expected: Fingerprint,
-    /// The certificate that the server showed.
-    pub shown: Fingerprint,
-}
 
 /// Secures connections to a server with a known certificate.
 pub(super) struct PinnedConnector {

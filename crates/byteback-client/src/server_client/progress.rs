@@ -9,6 +9,7 @@
 //! Out of scope: answers that report events ([`super::events`]) or progress, which come as they
 //! come.
 
+use crate::error::TooSlow;
 use byteback_host::clock::Clock;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -24,14 +25,6 @@ const PROGRESS_LEN_MIN: u64 = 8 * 1024;
 pub(super) struct Patience {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) timeout: Duration,
-}
-
-/// An answer that comes too slowly.
-#[derive(Debug, thiserror::Error)]
-#[error("only {bytes} bytes of the answer came in {waited_s} s")]
-pub(crate) struct TooSlow {
-    bytes: u64,
-    waited_s: u64,
 }
 
 /// The body of an answer.

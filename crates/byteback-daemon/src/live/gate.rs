@@ -13,7 +13,7 @@ use byteback_queue::{Moved, NameOperation, Victim};
 
 use super::spool::open_for_reading;
 use super::{Live, RemovedFile, SAVING_LOCKS, State};
-use crate::service::attributes_to_api;
+use crate::attributes::attributes_to_api;
 
 fn moved(node: KnownNode) -> Moved {
     Moved {

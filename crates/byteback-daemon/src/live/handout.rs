@@ -21,13 +21,12 @@ use byteback_queue::queue::{
 };
 use byteback_queue::{GroupId, NameOperation, Position, Version};
 
+use super::read::{PIECE_LEN, given_up};
 use super::rewrites::stamps_of;
 use super::spool::open_for_reading;
 use super::{Live, SKIPPED, State, Wake};
-use crate::service::{Service, attributes_to_api};
-
-/// Length of the pieces in which content is handed on.
-pub(super) const PIECE_LEN: usize = 1 << 20;
+use crate::attributes::attributes_to_api;
+use crate::service::Service;
 
 /// How often a name is followed, which may be moved meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -188,11 +187,6 @@ fn name_of(place: &Place<NodeId>) -> (byteback_model::NodeId, ByteString) {
 
 fn refused(error: QueueError) -> ServiceError {
     ServiceError::new(ErrorKind::Refused, error.to_string())
-}
-
-pub(super) fn given_up() -> ServiceError {
-    let message = "the content to be sent can no longer be read; it is sent again with the changes that follow";
-    ServiceError::new(ErrorKind::PictureLost, message)
 }
 
 impl State {

@@ -46,7 +46,7 @@ const FORMAT: RecordLogFormat = RecordLogFormat {
     rewrite_from_bytes: 1 << 20,
 };
 pub(super) const JOURNAL_NAME: &str = FORMAT.name;
-pub(crate) const JOURNAL_VERSION: u8 = 1;
+pub(super) const JOURNAL_VERSION: u8 = 1;
 const QUEUE_NAME: &str = "queue";
 const QUEUE_USED_NAME: &str = "queue.used";
 const QUEUE_MAGIC: [u8; 8] = *b"BYLIVEQ\x01";

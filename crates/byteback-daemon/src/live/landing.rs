@@ -38,7 +38,7 @@ use rustix::io::Errno;
 use self::file::LandedFile;
 use self::watch::{NodeWatch, Watched};
 use super::{Live, LiveService};
-use crate::service::attributes_to_api;
+use crate::attributes::attributes_to_api;
 
 /// Entries in one page.
 const PAGE_ENTRIES: usize = 10_000;

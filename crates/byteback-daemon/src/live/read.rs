@@ -13,8 +13,16 @@ use byteback_queue::Position;
 use byteback_queue::queue::{Group, GroupState};
 
 use super::Live;
-use super::handout::{PIECE_LEN, given_up};
 use super::spool::Source;
+
+/// Length of the pieces in which content is handed on.
+pub(super) const PIECE_LEN: usize = 1 << 20;
+
+/// The error for content that is gone: its group was given up.
+pub(super) fn given_up() -> ServiceError {
+    let message = "the content to be sent can no longer be read; it is sent again with the changes that follow";
+    ServiceError::new(ErrorKind::PictureLost, message)
+}
 
 fn fault_in(error: &io::Error) -> Option<&Fault> {
     error.get_ref()?.downcast_ref()

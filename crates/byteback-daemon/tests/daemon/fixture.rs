@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use byteback_control::{Client, LandingTree, LiveTree, TreeService};
 use byteback_daemon::service::PAGE_LIMITS;
 use byteback_daemon::{
-    ChecksumOptions, Daemon, DaemonError, DaemonOptions, LiveOptions, Rhythm, Service, StateFolder, TrackedTree,
+    ChecksumOptions, Daemon, DaemonError, DaemonOptions, LiveOptions, OnDoubt, Rhythm, Service, StateFolder,
+    TrackedTree,
 };
 use byteback_host::random::SplitMix64;
 use byteback_mount::integrity::Integrity;
@@ -89,7 +90,7 @@ pub(crate) fn serve_as_daemon() {
     log.extents_per_file_max = 5;
     let undo = std::env::var_os(SERVE_WITH_UNDO).map(|_| little_undo());
     let tree = open_when_free(|| match undo {
-        Some(undo) => TrackedTree::open_with_undo(folder.clone(), log, undo, &mut |_| {}),
+        Some(undo) => TrackedTree::open_to_mount(folder.clone(), log, Some(undo), OnDoubt::Note, &mut |_| {}),
         None => TrackedTree::open_with(folder.clone(), log, &mut |_| {}),
     });
     let mount = MountOptions::new(directory.join("tree"));
@@ -207,7 +208,9 @@ impl Fixture {
 
     fn open(&self, to_mount: bool) -> TrackedTree {
         open_when_free(|| match self.undo {
-            Some(undo) if to_mount => TrackedTree::open_with_undo(self.folder(), self.log, undo, &mut |_| {}),
+            Some(undo) if to_mount => {
+                TrackedTree::open_to_mount(self.folder(), self.log, Some(undo), OnDoubt::Note, &mut |_| {})
+            }
             _ => TrackedTree::open_with(self.folder(), self.log, &mut |_| {}),
         })
     }

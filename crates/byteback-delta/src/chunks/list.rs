@@ -13,11 +13,14 @@ use std::io;
 
 use byteback_extents::{ByteRange, ExtentSet};
 
+use super::ChunkParams;
 use super::cut::Chunker;
-use super::{CHUNKS_MAX, ChunkParams};
 use crate::apply::Base;
 use crate::crc::CrcKind;
 use crate::room::make_room;
+
+/// The most chunks in a list.
+pub const CHUNKS_MAX: u64 = 1 << 24;
 
 /// The number of bytes read at once.
 pub(super) const READ_LEN: usize = 256 * 1024;

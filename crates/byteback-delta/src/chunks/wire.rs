@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use byteback_extents::ByteRange;
 
-use super::{ChunkList, ChunkParams};
+use super::{CHUNKS_MAX, ChunkList, ChunkParams};
 use crate::crc::CrcKind;
 use crate::varint;
 use crate::wire::FILE_LEN_MAX;
@@ -22,9 +22,6 @@ const MAGIC: [u8; 8] = *b"\x89BBCHL\r\n";
 
 /// The version of the list and of the answer that this crate writes and reads.
 pub const VERSION: u16 = 1;
-
-/// The most chunks in a list.
-pub const CHUNKS_MAX: u64 = 1 << 24;
 
 /// Magic, version, kind, a zero, three lengths, content length, chunks, CRC.
 const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 3 * 4 + 8 + 8 + 4;

@@ -246,30 +246,6 @@ impl<B: BlockCrcs> RangeCrcs<B> {
         })
     }
 
-    /// Appends to `crcs` the CRCs of consecutive ranges: from `start` to the first of `ends`, from
-    /// there to the next, and so on. An end that is not after the previous one has an empty range
-    /// and the CRC of no bytes.
-    ///
-    /// # Errors
-    /// As [`Self::crc_of`]; CRCs computed before the error stay in `crcs`.
-    pub fn crcs_of_consecutive(
-        &mut self,
-        start: u64,
-        ends: impl IntoIterator<Item = u64>,
-        content: &(impl Base + ?Sized),
-        crcs: &mut Vec<u64>,
-    ) -> io::Result<()> {
-        let mut start = start;
-        for end in ends {
-            match ByteRange::new(start, end) {
-                Some(range) => crcs.push(self.crc_of(range, content)?),
-                None => crcs.push(self.layout.kind.of(&[])),
-            }
-            start = start.max(end);
-        }
-        Ok(())
-    }
-
     /// The number of bytes read from the content.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {

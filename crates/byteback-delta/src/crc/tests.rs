@@ -31,7 +31,7 @@ fn check_values_of_the_catalogue_of_crcs() {
     // ordinary one.
     let zeros = CrcKind::Crc32c.of_zeros(4096);
     assert_eq!(zeros, 0x98f9_4189);
-    assert_eq!(CrcKind::Crc32c.inverted(zeros), 0x6706_be76);
+    assert_eq!(zeros ^ 0xffff_ffff, 0x6706_be76);
     // A chunk of MooseFS that was never written: 64 KiB of zeros.
     assert_eq!(CrcKind::Crc32.of_zeros(65_536), 0xd797_8eeb);
     for kind in CrcKind::ALL {
@@ -105,7 +105,6 @@ proptest! {
             let mut padded = content.clone();
             padded.resize(content.len() + zeros, 0);
             prop_assert_eq!(kind.without_zeros(kind.of(&padded), zeros as u64), whole);
-            prop_assert_eq!(kind.inverted(kind.inverted(whole)), whole);
             prop_assert!(kind.len_bytes() == 8 || whole >> 32 == 0);
         }
     }

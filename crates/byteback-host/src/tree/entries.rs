@@ -7,7 +7,7 @@
 //! 32 KiB, so memory does not grow with the directory.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,25 +16,11 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, openat, seek};
 use rustix::io::Errno;
 
-use super::inode::LibraryInode;
+use super::library_inode::{Entry, LibraryInode};
 use super::stat::kind_of_type;
 use super::{reopen, uninterrupted};
-use byteback_model::NodeKind;
 
 const BUFFER_LEN_BYTES: usize = 32 * 1024;
-
-/// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The name, any bytes but `/` and NUL.
-    pub name: OsString,
-    /// The kind of file, if the file system reports it here; a hint, which may be outdated at once.
-    pub kind_hint: Option<NodeKind>,
-    /// The inode number; under a mount point, that of the directory below the mount.
-    pub ino: u64,
-    /// The position after this entry, to resume from.
-    pub cookie: u64,
-}
 
 /// The names in a directory, as the kernel lists them; stops after the first error.
 #[derive(Debug)]

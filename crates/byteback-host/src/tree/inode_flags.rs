@@ -5,55 +5,11 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::fs::{IFlags, OFlags, StatxAttributes, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
 
+use super::stat::InodeFlags;
 use super::{reopen, stat_fd, uninterrupted};
 use byteback_model::NodeKind;
-
-/// The flags that forbid changes, numbered as `FS_IOC_GETFLAGS` does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InodeFlags(u32);
-
-impl InodeFlags {
-    /// Nothing is forbidden.
-    pub const NONE: Self = Self(0);
-
-    /// `chattr +i`: nothing of the file can be changed, nor can it be renamed, linked or removed;
-    /// in a directory, no name.
-    pub const IMMUTABLE: Self = Self(IFlags::IMMUTABLE.bits());
-
-    /// `chattr +a`: bytes can be added at the end, in a directory names; nothing else.
-    pub const APPEND_ONLY: Self = Self(IFlags::APPEND.bits());
-
-    /// The bits of `FS_IOC_GETFLAGS`; all other flags are left out.
-    #[must_use]
-    pub fn from_bits(bits: u32) -> Self {
-        Self(bits & (Self::IMMUTABLE.0 | Self::APPEND_ONLY.0))
-    }
-
-    /// The bits, as [`Self::from_bits`] takes them.
-    #[must_use]
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Whether nothing is forbidden.
-    #[must_use]
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(super) fn from_statx(attributes: StatxAttributes) -> Self {
-        let reported = [
-            (StatxAttributes::IMMUTABLE, Self::IMMUTABLE),
-            (StatxAttributes::APPEND, Self::APPEND_ONLY),
-        ];
-        let bits = reported
-            .into_iter()
-            .filter(|(reported, _)| attributes.contains(*reported));
-        Self(bits.fold(0, |bits, (_, flag)| bits | flag.0))
-    }
-}
 
 /// The flags of the file that a descriptor names; an `O_PATH` one will do. Asks the inode itself,
 /// because a FUSE file system forwards that ioctl but reports no flags by `statx`. Falls back to

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{SeekFrom, copy_file_range, seek};
 use rustix::io::{Errno, pread, pwrite};
 
-use super::inode::LibraryInode;
+use super::library_inode::LibraryInode;
 use super::uninterrupted;
 
 pub use rustix::fs::FallocateFlags;

@@ -10,9 +10,9 @@ use std::io;
 use std::os::fd::AsFd;
 
 use byteback_model::NodeKind;
-use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, makedev, statx};
+use rustix::fs::{AtFlags, FileType, IFlags, Statx, StatxAttributes, StatxFlags, StatxTimestamp, makedev, statx};
 
-use super::{InodeFlags, check_component, uninterrupted};
+use super::{check_component, uninterrupted};
 
 /// The kind that the type bits of a mode or of a directory entry tell, if they tell one.
 pub(super) fn kind_of_type(file_type: FileType) -> Option<NodeKind> {
@@ -40,6 +40,51 @@ pub struct Identity {
     pub ino: u64,
     /// When the inode was made, in nanoseconds since 1970, where the file system keeps that.
     pub birth_ns: Option<i64>,
+}
+
+/// The flags that forbid changes, numbered as `FS_IOC_GETFLAGS` does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InodeFlags(u32);
+
+impl InodeFlags {
+    /// Nothing is forbidden.
+    pub const NONE: Self = Self(0);
+
+    /// `chattr +i`: nothing of the file can be changed, nor can it be renamed, linked or removed;
+    /// in a directory, no name.
+    pub const IMMUTABLE: Self = Self(IFlags::IMMUTABLE.bits());
+
+    /// `chattr +a`: bytes can be added at the end, in a directory names; nothing else.
+    pub const APPEND_ONLY: Self = Self(IFlags::APPEND.bits());
+
+    /// The bits of `FS_IOC_GETFLAGS`; all other flags are left out.
+    #[must_use]
+    pub fn from_bits(bits: u32) -> Self {
+        Self(bits & (Self::IMMUTABLE.0 | Self::APPEND_ONLY.0))
+    }
+
+    /// The bits, as [`Self::from_bits`] takes them.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether nothing is forbidden.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    fn from_statx(attributes: StatxAttributes) -> Self {
+        let reported = [
+            (StatxAttributes::IMMUTABLE, Self::IMMUTABLE),
+            (StatxAttributes::APPEND, Self::APPEND_ONLY),
+        ];
+        let bits = reported
+            .into_iter()
+            .filter(|(reported, _)| attributes.contains(*reported));
+        Self(bits.fold(0, |bits, (_, flag)| bits | flag.0))
+    }
 }
 
 /// The result of `statx` for a file.

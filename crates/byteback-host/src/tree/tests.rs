@@ -112,7 +112,6 @@ fn names_that_are_not_single_components_are_refused() {
             open_dir_at(&fd, name).unwrap_err(),
             open_path_at(&fd, name).unwrap_err(),
             stat_at(&fd, name).unwrap_err(),
-            read_link_at(&fd, name).unwrap_err(),
         ];
         assert!(
             refused.iter().all(|error| error.kind() == ErrorKind::InvalidInput),
@@ -150,11 +149,6 @@ fn symlinks_lead_nowhere() {
     let named = open_beneath(&fd, Path::new("link")).unwrap();
     assert_eq!(stat_fd(&named).unwrap().kind, NodeKind::Symlink);
     assert_eq!(read_link_fd(&named).unwrap(), "real");
-    assert_eq!(read_link_at(&fd, os("link")).unwrap(), "real");
-    assert_eq!(
-        read_link_at(&fd, os("real")).unwrap_err().kind(),
-        ErrorKind::InvalidInput
-    );
     assert_eq!(
         reopen(&named, OFlags::RDONLY).unwrap_err().raw_os_error(),
         Some(libc::ELOOP)
@@ -262,7 +256,8 @@ fn any_bytes_make_a_name() {
         unlinkat(&fd, name, AtFlags::empty()).unwrap();
     }
     symlink(OsStr::from_bytes(b"\xfe/\xff"), _dir.path().join("l")).unwrap();
-    assert_eq!(read_link_at(&fd, os("l")).unwrap().as_bytes(), b"\xfe/\xff");
+    let link = open_path_at(&fd, os("l")).unwrap();
+    assert_eq!(read_link_fd(&link).unwrap().as_bytes(), b"\xfe/\xff");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::inodes::InodeNumber;
+use crate::tracked::InodeFlags;
 use crate::tree::Tree;
-use crate::tree::inode_flags::InodeFlags;
 
 /// `_IOR('f', 1, long)` and friends: the inode flags that `lsattr` and `chattr` show and set.
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;

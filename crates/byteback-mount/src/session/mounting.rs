@@ -24,12 +24,9 @@ use rustix::net::{
 };
 
 use super::{MountError, Unmount};
-use crate::mount_table::unescape;
+use crate::mount_table::{SOURCE_PREFIX, TYPE, unescape};
 
 const DEVICE: &str = "/dev/fuse";
-
-/// The type that `mount` and `/proc/mounts` show.
-pub(crate) const TYPE: &str = "fuse.byteback";
 
 /// Where the helper may be; the environment is not asked.
 const HELPERS: [&str; 6] = [
@@ -47,7 +44,7 @@ pub(super) struct MountId(pub(super) u64);
 
 /// A mount of ours.
 #[derive(Clone, Debug)]
-pub(crate) struct Mounted {
+pub(super) struct Mounted {
     pub(super) point: PathBuf,
     pub(super) id: MountId,
 }
@@ -68,11 +65,6 @@ pub(super) fn helper() -> Option<&'static Path> {
 pub(super) fn can_open_device() -> bool {
     openat(CWD, DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
-
-/// Begins the source of our mounts in the kernel's table; the directory follows. A bare path would
-/// be looked at by programs that go through the table (mkfs.btrfs), and a folder that a user
-/// mounted over itself refuses everybody else, root too.
-pub(crate) const SOURCE_PREFIX: &str = "byteback:";
 
 fn source(directory: &Path) -> OsString {
     let mut source = OsString::from(SOURCE_PREFIX);
@@ -306,7 +298,7 @@ pub(super) fn remove_leftover(path: &Path) -> Result<(), MountError> {
 
 impl Mounted {
     /// The root of the mount, as an `O_PATH` descriptor. It keeps the mount busy: drop it soon.
-    pub(crate) fn open_root(&self) -> io::Result<OwnedFd> {
+    pub(super) fn open_root(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, &self.point, flags, Mode::empty())?;
         if mount_id_of(&root)? != self.id {

@@ -16,7 +16,6 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
 use crate::inodes::InodeNumber;
-use crate::session::mounting::Mounted;
 
 /// A file to be synced: its node, and the names that lead to it.
 pub(super) type ToSync = (InodeNumber, Vec<std::ffi::OsString>);
@@ -37,8 +36,9 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Starts the thread, for a mount that need not serve yet.
-    pub(crate) fn start(mounted: Mounted) -> io::Result<Self> {
+    /// Starts the thread, for a mount that need not serve yet; `open_root` opens its root as an
+    /// `O_PATH` descriptor.
+    pub(crate) fn start(open_root: impl Fn() -> io::Result<OwnedFd> + Send + 'static) -> io::Result<Self> {
         let (orders, ordered) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -49,7 +49,7 @@ impl Flusher {
                 // The number is positive.
                 let thread_id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
                 if tell.send(ready.map(|()| thread_id)).is_ok() && is_ready {
-                    serve(&mounted, &ordered);
+                    serve(&open_root, &ordered);
                 }
             })?;
         let thread_id = told
@@ -95,9 +95,9 @@ impl Drop for Flusher {
     }
 }
 
-fn serve(mounted: &Mounted, orders: &Receiver<Order>) {
+fn serve(open_root: &impl Fn() -> io::Result<OwnedFd>, orders: &Receiver<Order>) {
     while let Ok(Order { files, is_look, done }) = orders.recv() {
-        let root = mounted.open_root();
+        let root = open_root();
         let sync = |(node, path): &ToSync| match &root {
             Ok(root) if is_look => super::learn_len_through_mount(root, path, *node),
             Ok(root) => super::sync_through_mount(root, path, *node),

@@ -24,18 +24,17 @@
 //!
 //! **Cost.** Two system calls and a comparison, about 1.5 us for 4 KiB. Not paid for files that are
 //! new in this epoch, nor for bytes that were logged since the last checkpoint
-//! ([`byteback_oplog::Operation::is_logged`]). An open file of which the last [`FRUITLESS_MAX`]
-//! writes were new throughout is only looked at again at every [`SKIPPED_MAX`]th; not so for single
-//! pages of the kernel's, whose share of new bytes is unknown. Long writes, and those of which the
-//! first [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends inwards until something
-//! differs in a piece; the bytes between count as changed.
+//! ([`byteback_oplog::Operation::is_logged`]). An open file whose last writes were new throughout
+//! is only looked at again once in a while (`trimming`); not so for single pages of the kernel's,
+//! whose share of new bytes is unknown. Long writes, and those of which the first
+//! [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends inwards until something differs
+//! in a piece; the bytes between count as changed.
 //!
 //! Out of scope: looking into copies between files, allocations and truncations.
 
 mod cached;
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use byteback_extents::ByteRange;
 
@@ -54,10 +53,6 @@ const PIECE_LEN_BYTES: usize = 64 << 10;
 /// Equal bytes between changed ones count as changed up to this many: naming the gap would cost
 /// more than they do.
 const GAP_LEN_BYTES_MAX: u64 = 16;
-/// Writes in a row that are compared in vain before some are skipped.
-const FRUITLESS_MAX: u32 = 16;
-/// Writes that are then not compared at all.
-const SKIPPED_MAX: u32 = 64;
 /// A comparison was of use if it trimmed more than one byte in this many.
 const FRUIT_OF_BYTES: usize = 16;
 /// Shorter ones do not show that it pays: the header of a frame is much like the last one, whatever
@@ -69,35 +64,6 @@ const PAGE_LEN_BYTES: usize = 4 << 10;
 thread_local! {
     /// Each serving thread compares in one buffer, grown to the longest piece so far.
     static OLD_BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Whether comparing pays for one open file. A guess: threads may overwrite each other's counts.
-#[derive(Debug, Default)]
-pub(crate) struct Trimming {
-    fruitless: AtomicU32,
-    skipped: AtomicU32,
-}
-
-impl Trimming {
-    fn is_worth_a_look(&self) -> bool {
-        if self.fruitless.load(Ordering::Relaxed) < FRUITLESS_MAX {
-            return true;
-        }
-        let skipped = self.skipped.load(Ordering::Relaxed);
-        let look = skipped >= SKIPPED_MAX;
-        self.skipped
-            .store(if look { 0 } else { skipped + 1 }, Ordering::Relaxed);
-        look
-    }
-
-    fn learn(&self, was_of_use: bool) {
-        let fruitless = if was_of_use {
-            0
-        } else {
-            self.fruitless.load(Ordering::Relaxed).saturating_add(1)
-        };
-        self.fruitless.store(fruitless, Ordering::Relaxed);
-    }
 }
 
 /// The bytes that change when `data` is written at `offset`, ascending. Bytes that are not known

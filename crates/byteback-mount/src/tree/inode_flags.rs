@@ -1,62 +1,20 @@
-//! Inode flags (`lsattr`, `chattr`) and project ids, passed through to the backing file.
+//! Inode flags (`lsattr`, `chattr`) and project ids, read from and set on the backing file.
 //!
-//! The kernel has checked that the caller may set them. The backing file system refuses flags that
-//! it does not know.
+//! The kernel has checked that the caller may set them.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
 use std::sync::PoisonError;
 
 use byteback_host::tree::Inode;
 use rustix::fs::OFlags;
-use rustix::io::Errno;
 
 use super::Tree;
 use crate::inodes::InodeNumber;
-use crate::tracked::Object;
-
-/// The layout of `struct fsxattr`.
-pub(crate) const FSX_LEN_BYTES: usize = 28;
-
-/// The value of an inode's flags, in one of its two forms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InodeFlags {
-    /// The word of `FS_IOC_SETFLAGS`.
-    Word(u32),
-    /// The `struct fsxattr` of `FS_IOC_FSSETXATTR`, as the program passed it.
-    Extended([u8; FSX_LEN_BYTES]),
-}
+use crate::tracked::{FSX_LEN_BYTES, InodeFlags, Object, descriptor};
 
 const FS_IOC_GETFLAGS: libc::Ioctl = 0x8008_6601;
-const FS_IOC_SETFLAGS: libc::Ioctl = 0x4008_6602;
 const FS_IOC_FSGETXATTR: libc::Ioctl = 0x801c_581f;
-const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401c_5820;
-
-/// Sets the flags of what `fd` has open.
-///
-/// # Errors
-/// `ENOTTY` or `EOPNOTSUPP` if the file system has no such flags; otherwise what the system
-/// answered.
-pub(crate) fn set_flags(fd: &Inode, flags: InodeFlags) -> io::Result<()> {
-    let fd = descriptor(fd)?;
-    let done = match flags {
-        // The call is declared with a long but reads an int; eight bytes suit both. SAFETY: the
-        // argument points to at least as many readable bytes as the kernel reads for this request.
-        InodeFlags::Word(word) => unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_SETFLAGS, &u64::from(word)) },
-        // SAFETY: as above; the array has the size that is part of the request's number.
-        InodeFlags::Extended(raw) => unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FSSETXATTR, raw.as_ptr()) },
-    };
-    if done < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-/// The descriptor to make an ioctl on; a library's inode has none.
-fn descriptor(inode: &Inode) -> io::Result<BorrowedFd<'_>> {
-    inode.descriptor().ok_or_else(|| Errno::NOTTY.into())
-}
 
 impl Tree {
     pub(crate) fn inode_flags(&self, node: InodeNumber, handle: Option<u64>) -> io::Result<u32> {

@@ -18,9 +18,37 @@ use rustix::fs::{AtFlags, Dev, FileType, OFlags, RenameFlags};
 use super::Tree;
 use super::directories::HeldInode;
 use crate::inodes::InodeNumber;
-use crate::landing::LandingError;
 use crate::tracked::landing::Arbiter;
 use crate::tracked::{NewAttributes, Place, TrackedError, TrackedResult, Victim};
+
+/// Why something did not land.
+#[derive(Debug, thiserror::Error)]
+pub enum LandingError {
+    /// The target is not as it was expected; nothing was done.
+    #[error("not applied: {0}")]
+    Overtaken(String),
+    /// The file system takes the name for another one that is there, as it does not tell cases or
+    /// spellings apart; nothing was done.
+    #[error("the file system does not distinguish this name from one that already exists")]
+    Collides,
+    /// A system call failed.
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+}
+
+impl From<TrackedError> for LandingError {
+    fn from(error: TrackedError) -> Self {
+        match error {
+            TrackedError::Overtaken(why) => Self::Overtaken(why),
+            TrackedError::Log(error) => Self::Failed(io::Error::other(error)),
+            error @ TrackedError::Backing { .. } => {
+                // With its number, for readers that want to know what kind of failure it is.
+                let number = error.errno();
+                Self::Failed(io::Error::new(io::Error::from_raw_os_error(number).kind(), error))
+            }
+        }
+    }
+}
 
 /// A part of the kernel's cache that has become wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

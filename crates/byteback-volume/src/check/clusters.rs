@@ -9,16 +9,8 @@ use std::rc::Rc;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
 use super::Trouble;
-use super::files::{File, Walk, is_zero_behind};
+use super::files::{File, Opened, Walk, is_zero_behind};
 use crate::format::{Address, CLUSTER_SLOT, Cluster, Kind, Summary, cluster_checksum};
-
-/// A cluster and its content.
-pub(super) struct Opened {
-    cluster: Cluster,
-    checksum: u32,
-    /// Contents of all its pages; `None` if they were not asked for or cannot be read.
-    contents: Option<Vec<u8>>,
-}
 
 impl Walk<'_, '_> {
     /// A block that is a cluster, and whole but for its contents.

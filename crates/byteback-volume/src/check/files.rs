@@ -6,11 +6,11 @@ use std::rc::Rc;
 use byteback_delta::apply_page_delta;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
-use super::clusters::Opened;
 use super::{Bits, CheckOptions, Image, Problems, Trouble};
 use crate::format::{
-    Address, Block, COMPACT_SLOT, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES, INLINE_LEN_BYTES,
-    INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino, page_checksum, zeros,
+    Address, Block, COMPACT_SLOT, Cluster, DIRECT_SLOTS, DeltaPlaces, Footer, INDEX_SLOT, INDIRECT_NODES,
+    INLINE_LEN_BYTES, INODE_SLOTS, Inode, InodeFlags, Kind, Nid, NodeBlock, NodeEntry, Summary, compact_page_ino,
+    page_checksum, zeros,
 };
 
 const TYPE: u32 = 0o170_000;
@@ -132,6 +132,14 @@ impl Files {
         }
         walk.files
     }
+}
+
+/// A cluster and its content.
+pub(super) struct Opened {
+    pub(super) cluster: Cluster,
+    pub(super) checksum: u32,
+    /// Contents of all its pages; `None` if they were not asked for or cannot be read.
+    pub(super) contents: Option<Vec<u8>>,
 }
 
 pub(super) struct Walk<'w, 'a> {

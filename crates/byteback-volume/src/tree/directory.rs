@@ -13,8 +13,8 @@
 use crate::error::{Result, VolumeError};
 use crate::format::{Dentry, DirectoryBlock, INLINE_DENTRIES, Nid, Slots};
 use crate::state::State;
+use crate::tree::PAGE;
 use crate::tree::Tree;
-use crate::tree::file::PAGE;
 
 const INLINE: Slots = Slots(INLINE_DENTRIES);
 

@@ -16,6 +16,7 @@ use crate::log::segments::LogKind;
 use crate::small::deltas::{DeltaMode, KeepOutcome};
 use crate::state::State;
 use crate::statistics::Written;
+use crate::tree::PAGE;
 use crate::tree::attributes::{DIRECTORY, REGULAR, TYPE};
 use crate::tree::map::Slot;
 use crate::tree::reading::{DIRECT_PAGES_MIN, DirectRead};
@@ -25,9 +26,6 @@ pub(crate) const READ_AT_ONCE_PAGES: u64 = 32;
 
 /// Pages for which room is reserved at once: some 65 nodes hold their addresses.
 const ALLOCATED_AT_ONCE_PAGES: u64 = 1 << 16;
-
-/// The length of a page, in bytes.
-pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
 
 /// The longest file, in bytes.
 pub(crate) const LEN_BYTES_MAX: u64 = MAX_FILE_BLOCKS * PAGE;

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::format::{Address, CLUSTER_SLOT, Nid, page_checksum};
 use crate::log::media::Media;
 use crate::state::State;
-use crate::tree::file::PAGE;
+use crate::tree::PAGE;
 
 /// Least pages of a call that bypasses the memory: the kernel asks for fewer where it does not see
 /// that a file is read in order.

@@ -118,20 +118,3 @@ fn long_writes_are_compared_from_both_ends() {
         }
     }
 }
-
-#[test]
-fn a_file_that_is_always_new_is_looked_at_ever_more_rarely() {
-    let trimming = Trimming::default();
-    let looked = |trimming: &Trimming, fruit| {
-        let look = trimming.is_worth_a_look();
-        if look {
-            trimming.learn(fruit);
-        }
-        look
-    };
-    let looks = (0..1000).filter(|_| looked(&trimming, false)).count();
-    assert!((16..40).contains(&looks), "{looks}");
-    // Once it pays again, every write is compared.
-    while !looked(&trimming, true) {}
-    assert!((0..100).all(|_| looked(&trimming, true)));
-}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::model::Content;
 use super::*;
-use crate::tree::file::PAGE;
+use crate::tree::PAGE;
 
 /// Files of which some block is damaged.
 #[derive(Debug, Default)]

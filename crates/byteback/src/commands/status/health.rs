@@ -5,6 +5,8 @@
 //! the server is away. Both are for scripts; a folder that is only behind is no failure of `status`
 //! itself.
 
+use std::path::Path;
+
 use byteback_control::{ConsumerStatus, SIGN_OF_LIFE_S, SYNC_CONSUMER, SyncStatus, TreeStatus};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
@@ -13,7 +15,7 @@ use byteback_oplog::{LedgerEntry, LedgerEvent};
 use byteback_sync::standing::Standing;
 use serde::Serialize;
 
-use super::{Known, State, last_backup, text};
+use super::{Known, State, last_backup};
 use crate::throttling;
 
 /// Longer than the interval between two signs of life, by the delay of a busy machine.
@@ -120,7 +122,12 @@ pub(super) fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
     let ended_ns = status.ledger.iter().find(is_end).map(|entry| entry.at_ns);
     let backed_up_ns = last_backup(known, status).and_then(|last| last.saved_at_ns());
     let is_given_up = ended_ns.is_some_and(|ended_ns| backed_up_ns.is_some_and(|at_ns| at_ns > ended_ns));
-    !is_given_up && !text::is_gone(known.folder.directory())
+    !is_given_up && !is_gone(known.folder.directory())
+}
+
+/// Whether the tracked directory is not there any more.
+pub(super) fn is_gone(directory: &Path) -> bool {
+    std::fs::symlink_metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Whether a folder was kept in sync, according to the record outside its volume.

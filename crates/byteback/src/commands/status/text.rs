@@ -1,7 +1,5 @@
 //! The state of a folder in sentences.
 
-use std::path::Path;
-
 use byteback_control::{DamagedFile, SyncReceiving, SyncStatus};
 use byteback_daemon::StateFolder;
 use byteback_mount::mount_table;
@@ -30,16 +28,12 @@ const LEFT_OUT_SHOWN_MAX: usize = 5;
 /// Gaps that are shown without `-v`.
 const GAPS_SHOWN: usize = 5;
 
-pub(super) fn is_gone(directory: &Path) -> bool {
-    std::fs::symlink_metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
 pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let directory = known.folder.directory();
     output.line(directory.display())?;
     match &known.state {
-        _ if is_gone(directory) => {
+        _ if health::is_gone(directory) => {
             output.line("  the folder is gone; what was saved of it remains")?;
             output.line(format!(
                 "  to restore it: byteback restore; to discard its log: rm -r {}",

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use byteback_model::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_mount::picture::NodeAttributes;
 
-pub(crate) fn to_api(read: NodeAttributes) -> Attributes {
+pub(crate) fn attributes_to_api(read: NodeAttributes) -> Attributes {
     let NodeAttributes { stat, target, xattrs } = read;
     let is_device = matches!(stat.kind, NodeKind::CharDevice | NodeKind::BlockDevice);
     let xattrs = xattrs.into_iter().map(|(name, value)| Xattr {
