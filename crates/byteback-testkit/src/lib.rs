@@ -1,10 +1,16 @@
-//! The kit that tests of several crates share: a real server, a wire that breaks, trees that change
-//! at random, and the comparison of two trees.
+//! The kit that tests of several crates share: the program and a server, a wire that breaks, trees
+//! that change at random, and the comparison of two trees.
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | [`rig`] | a server over TCP with a folder and a device, which can be stopped, filled and damaged |
+//! | [`command`] | the `byteback` program as a process: commands, what they said, its server |
+//! | [`processes`] | handles of processes, and their ends |
+//! | [`mounts`] | the mount table |
+//! | [`tools`] | programs of the system that must succeed |
+//! | [`waiting`] | waiting with an end |
+//! | [`rig`] | a server in this process with a folder and a device, which can be stopped, filled and damaged |
 //! | [`proxy`] | between client and server: cuts connections at a chosen byte, or hears every request |
+//! | [`wire`] | between client and server: is cut, mended, and held at a commit |
 //! | [`scripted_server`] | a server that answers by script |
 //! | [`clients`] | clients with short pauses |
 //! | [`listener`] | a monitor that remembers what it was told |
@@ -12,7 +18,7 @@
 //! | [`local_tree`] | real directories with some of everything, changed and compared |
 //! | [`programs`] | programs at work in a real directory |
 //! | [`mounted`] | a folder that a daemon of this process has mounted |
-//! | [`seed`] | the seed of a random test |
+//! | [`seed`] | the seed of a random test, its length, and what is drawn |
 //!
 //! Only tests depend on it.
 #![allow(
@@ -28,12 +34,18 @@
 )]
 
 pub mod clients;
+pub mod command;
 pub mod listener;
 pub mod local_tree;
 pub mod mounted;
+pub mod mounts;
+pub mod processes;
 pub mod programs;
 pub mod proxy;
 pub mod rig;
 pub mod scripted_server;
 pub mod scripted_tree;
 pub mod seed;
+pub mod tools;
+pub mod waiting;
+pub mod wire;

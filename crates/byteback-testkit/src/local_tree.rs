@@ -1,67 +1,200 @@
-//! A real directory with some of everything in it, changed at random, and the comparison of two of
-//! them.
+//! A real directory as it is seen, to the last attribute, the comparison of two of them, and random
+//! changes that leave some of everything in it.
 
+use crate::seed::Draw;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime, SetXattr};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// The visible state of a node, beside its names.
+/// A node of a tree, under one of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    mode: u32,
-    mtime_ns: i64,
-    owner: (u32, u32),
-    content: Vec<u8>,
-    xattrs: Vec<(OsString, Vec<u8>)>,
-    /// The first path of the same inode.
-    first_name: PathBuf,
+pub struct Entry {
+    /// The mode, with the kind in the upper bits, as `st_mode`.
+    pub mode: u32,
+    /// User and group.
+    pub owner: (u32, u32),
+    /// Seconds and nanoseconds.
+    pub mtime: (i64, i64),
+    /// The number of a device; 0 for anything else.
+    pub rdev: u64,
+    /// The bytes of a file, or the target of a symlink.
+    pub content: Arc<Vec<u8>>,
+    /// All that the reader may see.
+    pub xattrs: BTreeMap<OsString, Vec<u8>>,
+    /// The first path of the same inode: equal for all names of one file, and only for these.
+    pub first_name: PathBuf,
 }
 
-/// All nodes below a directory, and itself under the empty path.
-pub fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
+impl Entry {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & 0o170_000 == 0o040_000
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & 0o170_000 == 0o100_000
+    }
+
+    /// Whether it is a symlink.
+    pub fn is_symlink(&self) -> bool {
+        self.mode & 0o170_000 == 0o120_000
+    }
+}
+
+/// A directory and everything below it, by path; the root's path is empty.
+pub type Tree = BTreeMap<PathBuf, Entry>;
+
+/// Reads everything below a directory, which must not be changed meanwhile.
+#[track_caller]
+pub fn seen(root: &Path) -> Tree {
+    try_seen(root).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Reads everything below a directory. If an entry cannot be read or has gone meanwhile, the error
+/// names its path.
+pub fn try_seen(root: &Path) -> io::Result<Tree> {
     let mut found = BTreeMap::new();
-    for path in paths(root) {
-        let full = root.join(&path);
-        let metadata = fs::symlink_metadata(&full).unwrap();
+    let mut left = vec![PathBuf::new()];
+    while let Some(below) = left.pop() {
+        let path = root.join(&below);
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let metadata = fs::symlink_metadata(&path).map_err(failed)?;
         let kind = metadata.file_type();
-        let content = if kind.is_file() {
-            fs::read(&full).unwrap()
+        let content = if kind.is_dir() {
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                left.push(below.join(entry.map_err(failed)?.file_name()));
+            }
+            Vec::new()
         } else if kind.is_symlink() {
-            fs::read_link(&full).unwrap().into_os_string().into_vec()
+            fs::read_link(&path).map_err(failed)?.into_os_string().into_vec()
+        } else if kind.is_file() {
+            fs::read(&path).map_err(failed)?
         } else {
             Vec::new()
         };
-        let mut xattrs: Vec<_> = Vec::new();
-        if kind.is_file() || kind.is_dir() {
-            let file = File::open(&full).unwrap();
-            for name in tree::list_xattrs(&file).unwrap_or_default() {
-                let value = tree::get_xattr(&file, &name).unwrap().unwrap();
-                xattrs.push((name, value));
-            }
-        }
-        xattrs.sort();
-        let of_node = Seen {
+        let is_device = kind.is_block_device() || kind.is_char_device();
+        let entry = Entry {
             mode: metadata.mode(),
-            mtime_ns: metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec(),
             owner: (metadata.uid(), metadata.gid()),
-            content,
-            xattrs,
+            mtime: (metadata.mtime(), metadata.mtime_nsec()),
+            rdev: if is_device { metadata.rdev() } else { 0 },
+            content: Arc::new(content),
+            xattrs: xattrs(&path).map_err(failed)?,
             first_name: PathBuf::new(),
         };
-        found.insert(path, (of_node, (metadata.dev(), metadata.ino())));
+        found.insert(below, (entry, (metadata.dev(), metadata.ino())));
     }
     let mut first_names = HashMap::new();
-    let named = found.into_iter().map(|(path, (mut of_node, inode))| {
+    let named = found.into_iter().map(|(path, (mut entry, inode))| {
         let first = first_names.entry(inode).or_insert_with(|| path.clone());
-        of_node.first_name.clone_from(first);
-        (path, of_node)
+        entry.first_name.clone_from(first);
+        (path, entry)
     });
-    named.collect()
+    Ok(named.collect())
+}
+
+fn xattrs(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
+    let mut names = vec![0; 64 << 10];
+    let len = match rustix::fs::llistxattr(path, &mut names) {
+        // Not every file system has extended attributes.
+        Err(rustix::io::Errno::NOTSUP) => 0,
+        len => len?,
+    };
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let values = names.map(|name| {
+        let name = OsString::from_vec(name.to_vec());
+        let mut value = vec![0; 64 << 10];
+        let len = rustix::fs::lgetxattr(path, &name, &mut value)?;
+        value.truncate(len);
+        Ok((name, value))
+    });
+    values.collect()
+}
+
+/// The offset at which two contents first differ, for messages.
+pub fn first_difference(left: &[u8], right: &[u8]) -> Option<usize> {
+    if left == right {
+        return None;
+    }
+    let common = left.iter().zip(right).position(|(one, other)| one != other);
+    Some(common.unwrap_or(left.len().min(right.len())))
+}
+
+/// The differences between the present tree and a restored one, in words; empty if they are equal.
+/// Modification times are compared only with `times`.
+pub fn differences(there: &Tree, restored: &Tree, times: bool) -> Vec<String> {
+    let mut found = Vec::new();
+    let paths: BTreeSet<&PathBuf> = there.keys().chain(restored.keys()).collect();
+    for path in paths {
+        let (one, other) = match (there.get(path), restored.get(path)) {
+            (Some(one), Some(other)) => (one, other),
+            (Some(_), None) => {
+                found.push(format!("{path:?} is missing in the restored tree"));
+                continue;
+            }
+            _ => {
+                found.push(format!("{path:?} is only in the restored tree"));
+                continue;
+            }
+        };
+        if one.mode != other.mode {
+            found.push(format!("{path:?}: mode {:o}, restored {:o}", one.mode, other.mode));
+        }
+        if (one.owner, one.rdev) != (other.owner, other.rdev) {
+            found.push(format!("{path:?}: owner or device differ"));
+        }
+        if times && one.mtime != other.mtime {
+            found.push(format!("{path:?}: mtime {:?}, restored {:?}", one.mtime, other.mtime));
+        }
+        if one.xattrs != other.xattrs {
+            found.push(format!("{path:?}: extended attributes differ"));
+        }
+        if let Some(offset) = first_difference(&one.content, &other.content) {
+            let (len, restored_len) = (one.content.len(), other.content.len());
+            found.push(format!(
+                "{path:?}: content differs from offset {offset} on; {len} bytes, restored {restored_len}"
+            ));
+        }
+        if one.first_name != other.first_name {
+            found.push(format!("{path:?}: hard links differ"));
+        }
+    }
+    found
+}
+
+/// A digest of a tree: equal for trees without a difference that [`differences`] reports.
+pub fn digest(tree: &Tree, times: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (path, entry) in tree {
+        (path, &entry.first_name, entry.mode, entry.owner, entry.rdev).hash(&mut hasher);
+        (&entry.content, &entry.xattrs).hash(&mut hasher);
+        if times {
+            entry.mtime.hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// Fails with the differences of everything below two directories. The directories themselves may
+/// differ.
+#[track_caller]
+pub fn assert_same(here: &Path, there: &Path) {
+    let [here, there] = [here, there].map(|root| {
+        let mut tree = seen(root);
+        tree.remove(Path::new(""));
+        tree
+    });
+    let found = differences(&here, &there, true);
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 /// The empty path and all below, a directory before its entries.
@@ -84,38 +217,6 @@ pub fn paths(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Fails with the differences.
-pub fn assert_same(here: &Path, there: &Path) {
-    let (here, there) = (seen(here), seen(there));
-    for (path, wanted) in &here {
-        let found = there
-            .get(path)
-            .unwrap_or_else(|| panic!("{} is missing", path.display()));
-        if path.as_os_str().is_empty() {
-            continue;
-        }
-        assert!(
-            found.content == wanted.content,
-            "content of {}: {} and {} bytes",
-            path.display(),
-            wanted.content.len(),
-            found.content.len()
-        );
-        let without = |seen: &Seen| Seen {
-            content: Vec::new(),
-            ..seen.clone()
-        };
-        assert_eq!(without(found), without(wanted), "{}", path.display());
-    }
-    for path in there.keys() {
-        assert!(here.contains_key(path), "{} is too much", path.display());
-    }
-}
-
-fn below(random: &mut SplitMix64, limit: usize) -> usize {
-    usize::try_from(random.next_u64()).unwrap_or(usize::MAX) % limit.max(1)
-}
-
 fn pick<'p>(
     random: &mut SplitMix64,
     root: &Path,
@@ -128,7 +229,7 @@ fn pick<'p>(
         .collect();
     match of_kind.len() {
         0 => None,
-        len => Some(of_kind[below(random, len)]),
+        len => Some(of_kind[random.index(len)]),
     }
 }
 
@@ -144,7 +245,7 @@ pub fn change(random: &mut SplitMix64, root: &Path) {
     let file = pick(random, root, &all, fs::FileType::is_file).map(|path| root.join(path));
     match (random.next_u64() % 16, file) {
         (0..=2, _) if !new.exists() => {
-            let len = [0, 1, 700, 4096, 70_000, 300_000][below(random, 6)];
+            let len = [0, 1, 700, 4096, 70_000, 300_000][random.index(6)];
             fs::write(&new, noise(random.next_u64(), len)).unwrap();
         }
         (3, _) if fs::symlink_metadata(&new).is_err() => fs::create_dir(&new).unwrap(),
@@ -165,14 +266,14 @@ pub fn change(random: &mut SplitMix64, root: &Path) {
             let opened = OpenOptions::new().write(true).open(&file).unwrap();
             let at = random.next_u64() % (len + 10_000);
             opened
-                .write_all_at(&noise(random.next_u64(), 1 + below(random, 5000)), at)
+                .write_all_at(&noise(random.next_u64(), 1 + random.index(5000)), at)
                 .unwrap();
         }
         (8, Some(file)) => {
             // An insertion.
             let mut bytes = fs::read(&file).unwrap();
-            let at = below(random, bytes.len() + 1);
-            let inserted = noise(random.next_u64(), 1 + below(random, 100));
+            let at = random.index(bytes.len() + 1);
+            let inserted = noise(random.next_u64(), 1 + random.index(100));
             bytes.splice(at..at, inserted);
             fs::write(&file, bytes).unwrap();
         }
@@ -205,13 +306,13 @@ pub fn change(random: &mut SplitMix64, root: &Path) {
         }
         (13, _) => {
             // A node moves; directories not into themselves.
-            let moved = root.join(&all[below(random, all.len())]);
+            let moved = root.join(&all[random.index(all.len())]);
             if moved != root && !new.starts_with(&moved) && fs::symlink_metadata(&new).is_err() {
                 fs::rename(&moved, &new).unwrap();
             }
         }
         (14, _) => {
-            let gone = root.join(&all[below(random, all.len())]);
+            let gone = root.join(&all[random.index(all.len())]);
             if gone != root {
                 match fs::symlink_metadata(&gone).unwrap().is_dir() {
                     true => fs::remove_dir_all(&gone).unwrap(),

@@ -1,6 +1,7 @@
 //! A folder that is mounted by a daemon of this process, with all that continuous sync needs of it.
 
 use crate::rig::Rig;
+pub use crate::waiting::PATIENCE;
 use byteback_api::FolderName;
 use byteback_control::{LandingTree, LiveTree, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, StateFolder, TrackedTree};
@@ -13,9 +14,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Longer than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The tree, and its server: everything that a process of its own has to be told.
 #[derive(Clone, Debug)]

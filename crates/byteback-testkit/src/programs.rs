@@ -1,5 +1,6 @@
 //! Programs at work in a real directory.
 
+use crate::seed::Draw;
 use byteback_host::random::SplitMix64;
 use byteback_host::tree::{self, SetTime};
 use std::ffi::OsString;
@@ -21,12 +22,11 @@ pub fn change(dir: &Path, random: &mut SplitMix64) {
         .iter()
         .filter(|path| path.symlink_metadata().unwrap().is_file())
         .collect();
-    let pick = |random: &mut SplitMix64, len: usize| random.below(len as u64) as usize;
     let name = match random.below(10) {
         0 => OsString::from_vec(vec![0xfe, b'0' + random.below(9) as u8]),
         _ => OsString::from(format!("n{}", random.below(25))),
     };
-    let new = dirs[pick(random, dirs.len())].join(name);
+    let new = dirs[random.index(dirs.len())].join(name);
     let bytes: Vec<u8> = (0..random.below(9000)).map(|_| random.next_u64() as u8).collect();
     match random.below(14) {
         0..=2 => drop(fs::write(&new, &bytes)),
@@ -38,24 +38,24 @@ pub fn change(dir: &Path, random: &mut SplitMix64) {
             fs::remove_dir_all(&new).unwrap();
         }
         6 if !all.is_empty() => {
-            let path = &all[pick(random, all.len())];
+            let path = &all[random.index(all.len())];
             let _ = if path.symlink_metadata().unwrap().is_dir() {
                 fs::remove_dir_all(path)
             } else {
                 fs::remove_file(path)
             };
         }
-        7 | 8 if !all.is_empty() => drop(fs::rename(&all[pick(random, all.len())], &new)),
-        9 if !files.is_empty() => drop(fs::hard_link(files[pick(random, files.len())], &new)),
+        7 | 8 if !all.is_empty() => drop(fs::rename(&all[random.index(all.len())], &new)),
+        9 if !files.is_empty() => drop(fs::hard_link(files[random.index(files.len())], &new)),
         10 if !all.is_empty() => {
-            let path = &all[pick(random, all.len())];
+            let path = &all[random.index(all.len())];
             if !path.symlink_metadata().unwrap().is_symlink() {
-                fs::set_permissions(path, fs::Permissions::from_mode([0o700, 0o755, 0o711][pick(random, 3)])).unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode([0o700, 0o755, 0o711][random.index(3)])).unwrap();
             }
         }
         // The same length and time, other bytes.
         11 if !files.is_empty() => {
-            let path = files[pick(random, files.len())];
+            let path = files[random.index(files.len())];
             let was = fs::metadata(path).unwrap();
             if was.len() > 0 {
                 let file = File::options().write(true).open(path).unwrap();
@@ -68,14 +68,14 @@ pub fn change(dir: &Path, random: &mut SplitMix64) {
         12 if !files.is_empty() => {
             let file = File::options()
                 .write(true)
-                .open(files[pick(random, files.len())])
+                .open(files[random.index(files.len())])
                 .unwrap();
             file.set_len(random.below(200_000)).unwrap();
         }
         _ if !files.is_empty() => {
             let file = File::options()
                 .write(true)
-                .open(files[pick(random, files.len())])
+                .open(files[random.index(files.len())])
                 .unwrap();
             file.write_all_at(&bytes, random.below(100_000)).unwrap();
         }

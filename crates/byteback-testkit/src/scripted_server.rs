@@ -1,8 +1,9 @@
 //! A server that answers by script: what no honest server says can be said.
 
 use crate::clients::impatient;
+use crate::proxy::read_head;
 use byteback_client::{ClientOptions, ServerClient};
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
@@ -27,12 +28,7 @@ pub fn scripted_server_with(
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let _ = stream.set_write_timeout(Some(Duration::from_secs(5)));
-            let mut head = Vec::new();
-            let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|len| len == 1) {
-                head.push(byte[0]);
-            }
-            let head = String::from_utf8_lossy(&head).into_owned();
+            let head = String::from_utf8_lossy(&read_head(&mut stream)).into_owned();
             let mut words = head.split(' ');
             let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
             let (status, media, body) = script(method, path);

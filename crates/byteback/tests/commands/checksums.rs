@@ -10,10 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use byteback_testkit::command::{Ran, finish};
+use byteback_testkit::tools::run;
 use serde_json::Value;
 
 use crate::disk::Disk;
-use crate::world::{Ran, USER, World, ended, program};
+use crate::world::{USER, World};
 
 /// Asserts a failure with this text in its one JSON line; returns the next step, which may be
 /// empty.
@@ -45,8 +47,8 @@ impl World {
     /// The same, with only these folders searched for programs.
     fn checksums_in(&self, path: &str, what: &str, more: &[&str]) -> Ran {
         let mut command = self.command(&[&["checksums", "--json", what], more].concat());
-        command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
-        ended(what.to_owned(), command.spawn().unwrap())
+        command.env("PATH", path);
+        finish(what, command)
     }
 }
 
@@ -56,7 +58,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     let tree = world.tree();
     fs::write(tree.join("file"), "content").unwrap();
     fs::create_dir(tree.join("directory")).unwrap();
-    program("mkfifo", &[tree.join("pipe").to_str().unwrap()]);
+    run("mkfifo", &[tree.join("pipe").to_str().unwrap()]);
     let _socket = UnixListener::bind(tree.join("socket")).unwrap();
     symlink("nowhere", tree.join("dangling")).unwrap();
     symlink("pipe", tree.join("link")).unwrap();
@@ -178,14 +180,8 @@ fn files_with_odd_names_are_told_under_their_names() {
     let world = World::new();
     let reported = |path: &Path, argument: &[u8]| {
         let mut command = world.command(&["checksums", "--json", "--verify", "--"]);
-        command
-            .arg(OsStr::from_bytes(argument))
-            .current_dir(path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        ended("checksums".to_owned(), command.spawn().unwrap())
-            .fine()
-            .line("summary")
+        command.arg(OsStr::from_bytes(argument)).current_dir(path);
+        finish("checksums", command).fine().line("summary")
     };
     let folder = disk.path();
     fs::create_dir(folder.join("foo:")).unwrap();
@@ -211,14 +207,8 @@ fn files_with_odd_names_are_told_under_their_names() {
     let in_base64: Value = serde_json::json!({ "base64": "/v8=" });
     assert_eq!(reported(&folder, b"\xfe\xff")["path"], in_base64);
     let mut command = world.command(&["checksums", "--json", "--against"]);
-    command
-        .args([odd, odd])
-        .current_dir(&folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let said = ended("checksums".to_owned(), command.spawn().unwrap())
-        .fine()
-        .line("summary");
+    command.args([odd, odd]).current_dir(&folder);
+    let said = finish("checksums", command).fine().line("summary");
     assert_eq!((&said["path"], &said["against"]), (&in_base64, &in_base64));
     // An empty file, a file that is one hole, and inline content.
     fs::write(folder.join("empty"), "").unwrap();
@@ -280,10 +270,8 @@ fn checksums_tells_missing_programs_from_closed_ones() {
             .env("PATH", &there)
             .uid(USER)
             .gid(USER)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        ended(moosefs.clone(), command.spawn().unwrap())
+            .stdin(Stdio::null());
+        finish(&moosefs, command)
     };
     let closed = format!("cannot run mfsfileinfo: this user may not search {}", there.display());
     refused(anybody(), &closed);

@@ -5,8 +5,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use byteback_host::random::noise;
+use byteback_testkit::waiting::{eventually, settle};
 
-use crate::world::{World, eventually};
+use crate::world::World;
 
 fn configure(world: &World, text: &str) {
     let config = world.path("home/config/byteback");
@@ -134,9 +135,9 @@ fn status_tells_what_is_unknown_and_what_is_held() {
     world.run(&["cut", "rm", "moment", tree.to_str().unwrap()]).fine();
 
     world.backup();
-    crate::world::settle();
+    settle();
     world.on_tree("umount", &[]).fine();
-    crate::world::settle();
+    settle();
     fs::write(tree.join("file"), "changed while nobody looked").unwrap();
     world.on_tree("mount", &[]).fine();
     let status = world.on_tree("status", &["--json"]).fine().line("folder");

@@ -4,11 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use byteback_testkit::command::Ran;
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::eventually;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use serde_json::Value;
 
 use crate::joining::{Machine, invite, served};
-use crate::world::{Ran, USER, World, eventually, is_mounted, program};
+use crate::world::{USER, World};
 
 const FILES: usize = 20;
 
@@ -195,7 +199,7 @@ fn folder_on_a_new_disk_starts_over_and_loses_nothing() {
     world.sync_once(&["--delay", "0"]);
     // An old copy is restored: one file is older than at the server, and one is missing.
     let old = world.path("old");
-    program("cp", &["-a", world.tree().to_str().unwrap(), old.to_str().unwrap()]);
+    run("cp", &["-a", world.tree().to_str().unwrap(), old.to_str().unwrap()]);
     fs::write(world.tree().join("1"), "edited after the copy was made").unwrap();
     world.sync_once(&["--delay", "0"]);
     fs::rename(world.tree(), world.path("broken")).unwrap();
@@ -318,9 +322,9 @@ impl<'a> Image<'a> {
     fn new(world: &'a World) -> Self {
         let (image, place) = (world.path("image"), world.path("m"));
         fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
-        program("mkfs.ext4", &["-q", image.to_str().unwrap()]);
+        run("mkfs.ext4", &["-q", image.to_str().unwrap()]);
         fs::create_dir(&place).unwrap();
-        program(
+        run(
             "mount",
             &["-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()],
         );
@@ -333,14 +337,14 @@ impl<'a> Image<'a> {
 
     fn mount(&self) {
         let image = self.world.path("image");
-        program(
+        run(
             "mount",
             &["-o", "loop", image.to_str().unwrap(), self.place.to_str().unwrap()],
         );
     }
 
     fn unmount(&self) {
-        program("umount", &[self.place.to_str().unwrap()]);
+        run("umount", &[self.place.to_str().unwrap()]);
     }
 
     fn copy(&self, from: &str, to: &str) {
@@ -666,7 +670,7 @@ fn what_a_disk_hides_stays_in_sync() {
     let shown = world.path("shown");
     fs::create_dir(&shown).unwrap();
     let points = ["disk", "bound"].map(|name| a.join(name));
-    program("mount", &["-t", "tmpfs", "none", points[0].to_str().unwrap()]);
+    run("mount", &["-t", "tmpfs", "none", points[0].to_str().unwrap()]);
     mount_bind(&shown, &points[1]).unwrap();
     for point in &points {
         fs::write(point.join("foreign"), "on the disk").unwrap();
@@ -754,9 +758,9 @@ fn sync_removes_nothing_that_a_mount_hides() {
     assert_eq!((world.files_at_server(), files_in(&world.tree())), (FILES, FILES));
     let (user, tree) = (world.path("user"), world.path("user/tree"));
     world.run_as_user(&["version"]);
-    program("cp", &["-a", world.tree().to_str().unwrap(), tree.to_str().unwrap()]);
+    run("cp", &["-a", world.tree().to_str().unwrap(), tree.to_str().unwrap()]);
     let owner = format!("{USER}:{USER}");
-    program("chown", &["-R", &owner, user.to_str().unwrap()]);
+    run("chown", &["-R", &owner, user.to_str().unwrap()]);
     let (tree, disk) = (tree.to_str().unwrap(), world.path("disk"));
     fs::create_dir(&disk).unwrap();
     world.run_as_user(&["join", &invite(&world, &["other"]), tree]).fine();

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use byteback_host::random::noise;
+use byteback_testkit::local_tree::{differences, seen};
 
-use crate::tree::{differences, look};
 use crate::world::World;
 
 #[test]
@@ -108,7 +108,7 @@ fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
     fs::write(tree.join("images/same"), noise(2, 3 << 20)).unwrap();
     fs::write(tree.join("small"), noise(3, 5000)).unwrap();
     world.backup();
-    let before = look(&tree);
+    let before = seen(&tree);
     let file = fs::File::options().write(true).open(&image).unwrap();
     file.write_all_at(&noise(4, 1 << 20), 20_000_001).unwrap();
     drop(file);
@@ -146,7 +146,7 @@ fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
         .says("the server had a file at this path");
     world.assert_restores("latest");
     let old = world.restore("latest~1");
-    let differing = differences(&before, &look(&old), true);
+    let differing = differences(&before, &seen(&old), true);
     assert!(differing.is_empty(), "{differing:#?}");
     world.about_tree("verify", &[]).fine();
     // From now on the log knows the folder again.
@@ -179,6 +179,6 @@ fn first_backup_into_a_pushed_folder_costs_only_what_differs() {
     world
         .run(&["restore", "latest", "--target", target, "--dir", other])
         .fine();
-    let differing = differences(&look(&world.path("other")), &look(&world.path("back")), true);
+    let differing = differences(&seen(&world.path("other")), &seen(&world.path("back")), true);
     assert!(differing.is_empty(), "{differing:#?}");
 }

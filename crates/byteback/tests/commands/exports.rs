@@ -10,10 +10,12 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use byteback_host::random::noise;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_testkit::command::{in_place_of, run_by};
+use byteback_testkit::local_tree::{Entry, differences, first_difference, seen};
+use byteback_testkit::seed::{Draw, fresh_seed, rounds};
+use byteback_testkit::waiting::settle;
 
-use crate::random::{Random, rounds, seed};
-use crate::tree::{differences, look};
 use crate::world::World;
 
 /// A folder that is tracked and not bound to a server.
@@ -112,9 +114,9 @@ const ODD_NAMES: [&[u8]; 12] = [
 ];
 
 /// Makes one random change of a tree, as any program might.
-fn change(root: &Path, random: &mut Random) {
-    let all = look(root);
-    let pick = |random: &mut Random, wanted: &dyn Fn(&crate::tree::Entry) -> bool| -> Option<PathBuf> {
+fn change(root: &Path, random: &mut SplitMix64) {
+    let all = seen(root);
+    let pick = |random: &mut SplitMix64, wanted: &dyn Fn(&Entry) -> bool| -> Option<PathBuf> {
         let some: Vec<_> = all
             .iter()
             .filter(|(path, entry)| wanted(entry) && !path.as_os_str().is_empty())
@@ -130,7 +132,7 @@ fn change(root: &Path, random: &mut Random) {
     let new = directory.join(name);
     let file = pick(random, &|entry| entry.is_file());
     let any = pick(random, &|_| true);
-    let bytes = noise(random.next(), random.index(20_000));
+    let bytes = noise(random.next_u64(), random.index(20_000));
     // Impossible changes (a directory that is not empty, a name below itself) simply fail.
     let _ = match (random.below(13), file, any) {
         (0 | 1, _, _) => fs::write(&new, &bytes),
@@ -174,7 +176,7 @@ fn remove_listed(copy: &Path, gone: &[u8]) {
 /// keep with a list, and those of some links.
 #[track_caller]
 fn assert_same(world: &World, copy: &Path, what: &str) {
-    let (mut tree, mut copy) = (look(&world.tree()), look(copy));
+    let (mut tree, mut copy) = (seen(&world.tree()), seen(copy));
     for entry in tree.values_mut().chain(copy.values_mut()) {
         if !entry.is_file() {
             entry.mtime = (0, 0);
@@ -186,8 +188,8 @@ fn assert_same(world: &World, copy: &Path, what: &str) {
 
 #[test]
 fn a_copy_that_rsync_keeps_by_the_lists_is_the_folder() {
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let world = tracked();
     let copy = world.path("copy");
     fs::create_dir(&copy).unwrap();
@@ -227,8 +229,8 @@ fn directory_that_was_copied_after_begin_and_moved_is_removed() {
 
 #[test]
 fn tar_archives_of_the_lists_unpacked_in_order_are_the_folder() {
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let world = tracked();
     let copy = world.path("copy");
     fs::create_dir(&copy).unwrap();
@@ -253,7 +255,7 @@ fn tar_archives_of_the_lists_unpacked_in_order_are_the_folder() {
         remove_listed(&copy, &gone);
         tool(&copy, "tar", &words(&["--xattrs", "-xpf", "-"]), &archive);
         // Unpacking changes the times of directories above the packed ones.
-        let differing = differences(&look(&world.tree()), &look(&copy), false);
+        let differing = differences(&seen(&world.tree()), &seen(&copy), false);
         assert!(differing.is_empty(), "seed {seed}, round {round}: {differing:#?}");
     }
 }
@@ -382,7 +384,7 @@ fn restic_and_rsync_read_just_the_listed_files() {
     }
     // The folder itself is not in the list.
     fs::set_permissions(&first, fs::metadata(&tree).unwrap().permissions()).unwrap();
-    let differing = differences(&look(&tree), &look(&first), false);
+    let differing = differences(&seen(&tree), &seen(&first), false);
     assert!(differing.is_empty(), "{differing:#?}");
 }
 
@@ -523,8 +525,8 @@ fn export(world: &World, name: &str, consumer: &str, delta: &Path) -> serde_json
 
 #[test]
 fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let world = tracked();
     let (old, delta) = (world.path("old"), world.path("delta"));
     let path = world.tree().join("file");
@@ -537,7 +539,7 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
         for _ in 0..changes {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
             let len = file.metadata().unwrap().len();
-            let bytes = noise(random.next(), 1 + random.index(3000));
+            let bytes = noise(random.next_u64(), 1 + random.index(3000));
             match random.below(12) {
                 0..=5 => file.write_all_at(&bytes, random.below(len + 1)).unwrap(),
                 6 => file.write_all_at(&bytes, len + random.below(200_000)).unwrap(),
@@ -558,7 +560,7 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
         let epoch = begin(&world, "d");
         let report = export(&world, "file", "d", &delta);
         let new = patched(&world, &old, &delta);
-        let differs = crate::tree::first_difference(&fs::read(&path).unwrap(), &new);
+        let differs = first_difference(&fs::read(&path).unwrap(), &new);
         assert_eq!(differs, None, "seed {seed}, round {round}: {report}");
         assert_eq!(
             report["delta_bytes"].as_u64().unwrap(),
@@ -674,7 +676,7 @@ fn export_delta_needs_old_length_of_holes_and_all_if_unmounted() {
     assert!(patched(&world, &old, &delta) == expected);
     drop(file);
     world.on_tree("umount", &[]).fine();
-    crate::world::settle();
+    settle();
     fs::write(&path, "changed while nobody looked").unwrap();
     let report = export(&world, "image", "d", &delta);
     assert!(report["whole_because"].is_string(), "{report}");
@@ -770,8 +772,8 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
 
 #[test]
 fn cut_is_listed_and_packed_as_of_its_moment_despite_changes() {
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let world = tracked();
     let tree = world.tree();
     let dir = tree.to_str().unwrap();
@@ -787,7 +789,7 @@ fn cut_is_listed_and_packed_as_of_its_moment_despite_changes() {
         }
         let seen_at = world.run(&["cut", "create", "n", dir]).fine().stdout;
         let cut = PathBuf::from(seen_at.trim_end());
-        let moment = look(&cut);
+        let moment = seen(&cut);
         let list = |format: &str| {
             let arguments = [
                 "changes",
@@ -821,7 +823,7 @@ fn cut_is_listed_and_packed_as_of_its_moment_despite_changes() {
         let archive = tool(&cut, "tar", &pack, &lists[1]);
         remove_listed(&copy, &lists[0]);
         tool(&copy, "tar", &words(&["--xattrs", "-xpf", "-"]), &archive);
-        let differing = differences(&moment, &look(&copy), false);
+        let differing = differences(&moment, &seen(&copy), false);
         assert!(differing.is_empty(), "seed {seed}, round {round}: {differing:#?}");
         world.run(&["cut", "rm", "n", dir]).fine();
         done(&world, "nightly", &epoch);
@@ -872,8 +874,8 @@ fn bytes_read(trace: &Path, file: &Path) -> u64 {
 #[test]
 #[ignore = "needs Borg 2, which takes minutes to install: make test-systems"]
 fn borg_2_reads_only_the_data_of_the_map_and_restores_the_file() {
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let world = tracked();
     let home = world.path("borg");
     fs::create_dir(&home).unwrap();
@@ -898,7 +900,7 @@ fn borg_2_reads_only_the_data_of_the_map_and_restores_the_file() {
                     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
                     rustix::fs::fallocate(&file, flags, at, len).unwrap();
                 } else {
-                    file.write_all_at(&noise(random.next(), len as usize), at).unwrap();
+                    file.write_all_at(&noise(random.next_u64(), len as usize), at).unwrap();
                 }
                 blocks.extend(at / BLOCK..=(at + len) / BLOCK);
             }
@@ -953,7 +955,7 @@ fn borg_2_reads_only_the_data_of_the_map_and_restores_the_file() {
         borg2(&home, &words(&["extract", &name]), None);
         let found = tool(&home, "find", &words(&[".", "-name", "image"]), b"");
         let found = home.join(String::from_utf8(found).unwrap().trim_end());
-        let differs = crate::tree::first_difference(&moment, &fs::read(&found).unwrap());
+        let differs = first_difference(&moment, &fs::read(&found).unwrap());
         assert_eq!(
             differs,
             None,
@@ -980,8 +982,8 @@ fn script_of_the_guide_keeps_a_mirror() {
         .into_iter()
         .find(|script| script.contains("consumers begin"))
         .expect("the script is gone from the guide");
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let world = tracked();
     let backup = world.path("backup");
     fs::create_dir_all(backup.join("copy")).unwrap();
@@ -998,9 +1000,8 @@ fn script_of_the_guide_keeps_a_mirror() {
         }
         let like = world.command::<&str>(&[]);
         let mut bash = Command::new("bash");
-        bash.args(["-e", "-c", &script]).env_clear();
-        bash.envs(like.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let output = bash.env("PATH", &path).output().unwrap();
+        bash.args(["-e", "-c", &script]);
+        let output = in_place_of(&mut bash, &like).env("PATH", &path).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "seed {seed}, round {round}: {stderr}");
         // -aH: no extended attributes.
@@ -1047,9 +1048,7 @@ fn a_fifo_is_no_file_and_a_symlink_in_the_way_is_not_followed() {
     let mut with_symlink = Command::new("sh");
     let guess = "ln -s \"$0\" \"$1.$$.part\" && shift && exec \"$@\"";
     with_symlink.arg("-c").arg(guess).args([&victim, &delta]);
-    with_symlink.arg(export.get_program()).args(export.get_args());
-    with_symlink.envs(export.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    assert!(!with_symlink.status().unwrap().success());
+    assert!(!run_by(with_symlink, &export).status().unwrap().success());
     assert_eq!(fs::read(&victim).unwrap(), b"dear");
     assert!(!delta.exists());
 }

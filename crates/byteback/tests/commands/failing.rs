@@ -6,10 +6,15 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::{Child, Stdio};
 
 use byteback_host::random::noise;
+use byteback_testkit::command::{Ran, ended, finish};
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::processes::signal;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::{eventually, settle};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, program, settle, signal};
+use crate::world::{DeviceForAll, USER, World};
 
 /// Long enough to interfere in the middle.
 const LONG_BYTES: usize = 96 << 20;
@@ -44,7 +49,7 @@ fn backup_waits_for_a_server_that_dies_and_comes_back() {
     let child = start_long_backup(&world);
     world.kill_server();
     world.serve();
-    let ran = ended("backup".to_owned(), child).ends_with(0);
+    let ran = ended("backup", child).ends_with(0);
     assert_eq!(ran.line("summary")["snapshot_id"], 1);
     let reported: Vec<Value> = ran.json_errors();
     assert!(
@@ -71,7 +76,7 @@ fn backup_awaiting_a_lost_server_ends_when_asked_without_loss() {
         said.push(char::from(byte[0]));
     }
     signal(&child, Signal::INT);
-    ended("backup".to_owned(), child).ends_with(130);
+    ended("backup", child).ends_with(130);
     world.serve();
     // Nothing of the backup counts, and the store is intact.
     assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), 1);
@@ -112,9 +117,9 @@ fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
     let child = start_long_backup(&world);
     signal(&child, Signal::INT);
-    let ran = ended("backup".to_owned(), child);
+    let ran = ended("backup", child);
     // The backup may have been past the point of no return; its exit code says so.
-    let is_saved = match ran.code {
+    let is_saved = match ran.code() {
         Some(0) => 1,
         Some(130) => 0,
         _ => panic!("{ran:?}"),
@@ -174,7 +179,7 @@ fn a_folder_that_a_backup_is_using_is_locked_until_it_ends() {
         world.on_tree(command, &[]).ends_with(11).says("already in use");
     }
     world.on_tree("status", &[]).fine().says("in use by another command");
-    ended("backup".to_owned(), first).ends_with(0);
+    ended("backup", first).ends_with(0);
     world.backup();
     world.assert_restores("latest");
 }
@@ -213,7 +218,7 @@ fn a_state_folder_inside_the_folder_is_refused() {
         .run(&["mount", home.to_str().unwrap()])
         .ends_with(1)
         .says("--state-dir");
-    assert!(!crate::world::is_mounted(&home));
+    assert!(!is_mounted(&home));
 }
 
 #[test]
@@ -241,10 +246,8 @@ fn a_join_token_can_be_piped_and_is_used_up() {
         let mut command = world.command(&["init", "piped", "-r", &repository, "--join-token", "-"]);
         command
             .env("XDG_CONFIG_HOME", world.path(&format!("config-{code}")))
-            .stdin(fs::File::open(world.path("token")).unwrap())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        ended("init".to_owned(), command.spawn().unwrap()).ends_with(code);
+            .stdin(fs::File::open(world.path("token")).unwrap());
+        finish("init", command).ends_with(code);
     }
 }
 
@@ -322,13 +325,8 @@ fn what_is_not_bound_or_not_there_is_said_to_be() {
         .says("in use");
     // Found from within, without being named.
     let mut command = world.command(&["snapshots"]);
-    command
-        .current_dir(world.tree().join("below"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    ended("snapshots".to_owned(), command.spawn().unwrap())
-        .fine()
-        .says("No snapshots");
+    command.current_dir(world.tree().join("below"));
+    finish("snapshots", command).fine().says("No snapshots");
 }
 
 #[test]
@@ -348,7 +346,7 @@ fn server_with_a_full_disk_refuses_a_backup_and_keeps_old_ones() {
         .says("Free space on the server");
     assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), 1);
     world.about_tree("verify", &[]).fine();
-    program("mount", &["-o", "remount,size=100m", disk.to_str().unwrap()]);
+    run("mount", &["-o", "remount,size=100m", disk.to_str().unwrap()]);
     let report = world.backup();
     assert_eq!(
         (&report["files_new"], &report["everything_because"]),
@@ -368,10 +366,10 @@ fn restore_reports_a_full_disk_and_the_next_one_completes_it() {
     let target = disk.join("restored");
     let target = target.to_str().unwrap();
     let failed = world.about_tree("restore", &["latest", "--target", target]);
-    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert_eq!(failed.code(), Some(1), "{failed:?}");
     let failed = failed.says("No space left");
     assert!(failed.stderr.contains("overwrit"), "{}", failed.stderr);
-    program("mount", &["-o", "remount,size=64m", disk.to_str().unwrap()]);
+    run("mount", &["-o", "remount,size=64m", disk.to_str().unwrap()]);
     world
         .about_tree("restore", &["latest", "--target", target, "--overwrite"])
         .fine();
@@ -434,7 +432,7 @@ fn a_truncated_segment_is_found_named_and_mended_by_a_backup() {
     // Intact files are restored, damaged ones are named.
     let target = world.path("rescued");
     let restored = world.about_tree("restore", &["latest", "--target", target.to_str().unwrap()]);
-    assert_eq!(restored.code, Some(1), "{restored:?}");
+    assert_eq!(restored.code(), Some(1), "{restored:?}");
     restored.says("hit");
     assert!(fs::read(target.join("spared")).unwrap() == noise(1, 1 << 20));
     assert!(!target.join("hit").exists(), "a name stands for whole content");
@@ -482,7 +480,7 @@ fn restore_by_a_user_gives_contents_and_names_what_is_missing() {
         chown(tree.join(name), Some(1000), Some(1000)).unwrap();
         fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    program("mknod", &[tree.join("null").to_str().unwrap(), "c", "1", "3"]);
+    run("mknod", &[tree.join("null").to_str().unwrap(), "c", "1", "3"]);
     world.backup();
     // A device of the user's own, since tokens are not shared.
     let token = world.run(&["invite", "--admin", "--data", "data"]).ends_with(0).stdout;

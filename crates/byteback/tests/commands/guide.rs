@@ -3,7 +3,10 @@
 use std::fs;
 use std::process::Stdio;
 
-use crate::world::{World, eventually};
+use byteback_testkit::command::ServerProcess;
+use byteback_testkit::waiting::eventually;
+
+use crate::world::World;
 
 #[test]
 fn guide_without_index_refuses_the_start() {
@@ -41,21 +44,10 @@ fn guide_address_is_printed_at_the_start() {
     fs::write(guide.join("index.html"), "guide").unwrap();
     let out = world.path("out");
     let words = ["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"];
-    let mut server = world
-        .command(&[&words[..], &["--guide", "guide"]].concat())
-        .stdout(fs::File::create(&out).unwrap())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let said = eventually("it listens", || {
-        let said = fs::read_to_string(&out).unwrap();
-        (said.contains("listening on ") && said.ends_with('\n')).then_some(said)
-    });
-    server.kill().unwrap();
-    server.wait().unwrap();
-    let after = |start: &str| said.lines().find_map(|line| line.strip_prefix(start)).unwrap();
-    let url = after("listening on ");
-    assert_eq!(after("The guide is at "), format!("{url}/guide/"));
+    let mut command = world.command(&[&words[..], &["--guide", "guide"]].concat());
+    let server = ServerProcess::start(command.stderr(Stdio::null()), &out);
+    let place = eventually("the guide's place is told", || server.line_after("The guide is at "));
+    assert_eq!(place, format!("{}/guide/", server.url()));
 }
 
 #[test]

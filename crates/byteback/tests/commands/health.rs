@@ -2,10 +2,12 @@
 
 use std::fs;
 
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::volume_mounts::{mount, with_volume};
-use crate::world::{World, eventually, is_mounted};
+use crate::world::World;
 
 #[test]
 fn synced_folder_that_nobody_serves_is_behind() {
@@ -15,7 +17,7 @@ fn synced_folder_that_nobody_serves_is_behind() {
     fs::write(tree.join("a"), "sent").unwrap();
     world.wait_until_sent();
     eventually("nothing is behind", || {
-        (world.on_tree("status", &["--check"]).code == Some(0)).then_some(())
+        (world.on_tree("status", &["--check"]).code() == Some(0)).then_some(())
     });
     let is_behind = || {
         let checked = world.on_tree("status", &["--check"]).ends_with(5);
@@ -72,7 +74,7 @@ fn volume_in_sync_that_is_not_mounted_is_behind() {
     world.on_tree("status", &["--check"]).fine();
     world.sync(&["--delay", "0"]).fine();
     eventually("nothing is behind", || {
-        (world.on_tree("status", &["--check"]).code == Some(0)).then_some(())
+        (world.on_tree("status", &["--check"]).code() == Some(0)).then_some(())
     });
     world.on_tree("umount", &[]).fine();
     let checked = world.on_tree("status", &["--check"]).ends_with(5);

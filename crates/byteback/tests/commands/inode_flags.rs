@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use byteback_host::tree::{InodeFlags, inode_flags, open_path_at};
+use byteback_testkit::tools::run;
 
-use crate::world::{World, program};
+use crate::world::World;
 
 /// A world that clears its flags when it is dropped: otherwise nothing could remove it.
 struct Flagged(World);
@@ -23,7 +24,7 @@ impl Drop for Flagged {
 }
 
 fn chattr(flags: &str, path: &Path) {
-    program("chattr", &[flags, path.to_str().unwrap()]);
+    run("chattr", &[flags, path.to_str().unwrap()]);
 }
 
 fn flags_of(dir: &Path, name: &str) -> InodeFlags {

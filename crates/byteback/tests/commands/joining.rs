@@ -1,18 +1,21 @@
 //! Two machines that join by one code: real processes, each with a home of its own.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::Write;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use byteback_host::random::noise;
+use byteback_testkit::command::{Ran, ServerProcess, at_home, ended, finish, run_by};
+use byteback_testkit::proxy::{Way, forward};
+use byteback_testkit::waiting::{PATIENCE, eventually};
 
-use crate::world::{PATIENCE, Ran, World, ended, eventually};
+use crate::world::World;
 
 /// A machine besides the world's own.
 pub(crate) struct Machine<'a> {
@@ -29,19 +32,15 @@ impl<'a> Machine<'a> {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.world.command(arguments);
-        command
-            .env("HOME", &self.home)
-            .env("XDG_CONFIG_HOME", self.home.join("config"))
-            .env("BYTEBACK_STATE_DIR", self.home.join("state"))
+        at_home(&mut command, &self.home)
             .env("BYTEBACK_HOST", self.home.file_name().unwrap())
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         command
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
-        ended(arguments.join(" "), self.command(arguments).spawn().unwrap())
+        finish(&arguments.join(" "), self.command(arguments))
     }
 
     pub(crate) fn dir(&self, name: &str) -> String {
@@ -219,7 +218,7 @@ fn a_code_that_is_not_good_any_more_says_why() {
         .unwrap()
         .write_all(format!("{code}\n").as_bytes())
         .unwrap();
-    ended("join -".to_owned(), child).fine();
+    ended("join -", child).fine();
     let ran = try_it(&code).says("already used").says("byteback devices");
     assert!(!ran.stderr.contains(&code[10..]), "a code is a secret: {}", ran.stderr);
     // The code still works for the machine that used it.
@@ -235,55 +234,21 @@ fn a_code_that_is_not_good_any_more_says_why() {
         "--data",
         elsewhere.to_str().unwrap(),
         "--address",
-        &plain.address,
+        plain.address(),
     ]);
     let first = foreign.ends_with(0).stdout;
-    plain.stop();
+    let address = plain.address().to_owned();
+    plain.kill();
     fs::remove_dir_all(&elsewhere).unwrap();
-    let again = serve(&world, &elsewhere, &plain.address, &["--plain"]);
+    let _again = serve(&world, &elsewhere, &address, &["--plain"]);
     try_it(first.trim()).says("did not issue this code");
-    again.stop();
-}
-
-struct Served {
-    child: std::cell::RefCell<Child>,
-    address: String,
-}
-
-impl Served {
-    fn stop(&self) {
-        let mut child = self.child.borrow_mut();
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.stop();
-    }
 }
 
 /// Starts another server.
-fn serve(world: &World, data: &Path, listen: &str, flags: &[&str]) -> Served {
-    let out = data.with_extension("out");
+fn serve(world: &World, data: &Path, listen: &str, flags: &[&str]) -> ServerProcess {
     let arguments = [&["serve", "--data", data.to_str().unwrap(), "--listen", listen], flags].concat();
     let mut command = world.command(&arguments);
-    let child = command
-        .stdout(fs::File::create(&out).unwrap())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let address = eventually("it listens", || {
-        let said = fs::read_to_string(&out).unwrap();
-        let line = said.lines().find_map(|line| line.strip_prefix("listening on "))?;
-        said.ends_with('\n')
-            .then(|| line.split("://").nth(1).unwrap().to_owned())
-    });
-    Served {
-        child: child.into(),
-        address,
-    }
+    ServerProcess::start(command.stderr(Stdio::null()), &data.with_extension("out"))
 }
 
 #[test]
@@ -334,7 +299,7 @@ fn a_given_certificate_is_trusted_by_who_signed_it() {
     ran.says("certificate");
     machine.run(&["snapshots", "--dir", &dir, "--cacert", &pem]).fine();
     // Without TLS, the server says what it speaks.
-    let plain = format!("http://{}/d", given.address);
+    let plain = format!("http://{}/d", given.address());
     let token = fs::read_dir(machine.home.join("config/byteback/tokens"))
         .unwrap()
         .next()
@@ -366,34 +331,22 @@ struct Swallowing {
 
 impl Swallowing {
     fn start(server: String) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
         let (swallow, heard) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
         let (swallows, counts) = (Arc::clone(&swallow), Arc::clone(&heard));
-        std::thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let Ok(server) = TcpStream::connect(&server) else {
-                    return;
-                };
-                let (swallows, counts) = (Arc::clone(&swallows), Arc::clone(&counts));
-                let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-                let (mut from, mut to) = (server, client);
-                std::thread::spawn(move || {
-                    let mut buffer = [0; 4096];
-                    let mut len = 1;
-                    while len > 0 {
-                        len = from.read(&mut buffer).unwrap_or(0);
-                        counts.fetch_add(len as u64, Ordering::SeqCst);
-                        if !swallows.load(Ordering::SeqCst) {
-                            let _ = to.write_all(&buffer[..len]);
-                        }
+        let address = forward(
+            move || TcpStream::connect(&server).ok(),
+            move |_: &(), way, bytes, mut to| {
+                if way == Way::ToClient {
+                    counts.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+                    if swallows.load(Ordering::SeqCst) {
+                        return true;
                     }
-                });
-            }
-        });
+                }
+                to.write_all(bytes).is_ok()
+            },
+        );
         Self {
-            address,
+            address: address.to_string(),
             swallow,
             heard,
         }
@@ -405,7 +358,7 @@ fn join_repeats_with_the_same_code_if_killed_before_the_answer() {
     let world = World::new();
     let data = world.path("plain");
     let server = serve(&world, &data, "127.0.0.1:0", &["--plain"]);
-    let between = Swallowing::start(server.address.clone());
+    let between = Swallowing::start(server.address().to_owned());
     let text = data.to_str().unwrap();
     let code = world
         .run(&["invite", "d", "--data", text, "--address", &between.address])
@@ -447,7 +400,7 @@ fn device_revoked_in_an_upload_is_stopped_and_told() {
         .run(&["devices", "--data", &data(&world), "revoke", "machine"])
         .fine()
         .says("accepts nothing");
-    let ran = ended("push".to_owned(), child).ends_with(12);
+    let ran = ended("push", child).ends_with(12);
     ran.says("was revoked").says("byteback invite");
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
     machine
@@ -525,17 +478,9 @@ impl Cable {
 
     /// The command, run at one end.
     fn at(&self, end: usize, command: &Command) -> Command {
-        let mut inside = Command::new("ip");
-        inside.args(["netns", "exec", &self.ends[end]]);
-        inside.arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            inside.env(name, value.unwrap_or_default());
-        }
-        inside
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        inside
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", &self.ends[end]]);
+        run_by(ip, command)
     }
 }
 
@@ -556,7 +501,8 @@ fn server_on_all_networks_is_found_by_its_code_from_elsewhere() {
     let Some(cable) = Cable::new() else { return };
     let data = data(&world);
     let serve = world.command(&["serve", "--data", &data, "--listen", "0.0.0.0:7117", "--json"]);
-    let mut server = cable.at(0, &serve).spawn().unwrap();
+    let mut serve = cable.at(0, &serve);
+    let _server = ServerProcess::start(serve.stderr(Stdio::null()), &world.path("serve.out"));
     eventually("it is noted how the server is reached", || {
         fs::read_to_string(world.path("data/serve.json")).ok()
     });
@@ -565,16 +511,11 @@ fn server_on_all_networks_is_found_by_its_code_from_elsewhere() {
     let code = invite(&world, &["mail"]);
     let machine = Machine::new(&world, "machine");
     let dir = machine.dir("mail");
-    let there = |arguments: &[&str]| {
-        let child = cable.at(1, &machine.command(arguments)).spawn().unwrap();
-        ended(arguments.join(" "), child)
-    };
+    let there = |arguments: &[&str]| finish(&arguments.join(" "), cable.at(1, &machine.command(arguments)));
     there(&["join", &code, &dir])
         .fine()
         .says("Joined https://10.77.3.1:7117");
     fs::write(Path::new(&dir).join("a"), noise(1, 100_000)).unwrap();
     there(&["backup", &dir]).fine();
     there(&["verify", "--deep", "--dir", &dir]).fine();
-    server.kill().unwrap();
-    server.wait().unwrap();
 }

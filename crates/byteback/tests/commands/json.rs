@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use byteback_testkit::command::{Ran, finish};
+use byteback_testkit::waiting::eventually;
 use serde_json::Value;
 
 use crate::disk::{Disk, text};
-use crate::world::{Ran, World};
+use crate::world::World;
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md"));
 
@@ -133,7 +135,7 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
             .stdout(fs::File::create(&out).unwrap())
             .spawn()
             .unwrap();
-        let line = crate::world::eventually("it listens", || {
+        let line = eventually("it listens", || {
             let said = fs::read_to_string(&out).unwrap();
             said.ends_with('\n')
                 .then(|| serde_json::from_str::<Value>(said.trim()).unwrap())
@@ -155,13 +157,8 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     check.of("devices", &world.run(&["devices", "--json", "--data", "data"]).fine());
     let mut join = world.command(&["join", "--json", &code, "joined"]);
     // A home of its own, as the folder below is for the first device.
-    join.env("XDG_CONFIG_HOME", world.path("other-config"))
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    check.of(
-        "join",
-        &crate::world::ended("join".to_owned(), join.spawn().unwrap()).fine(),
-    );
+    join.env("XDG_CONFIG_HOME", world.path("other-config"));
+    check.of("join", &finish("join", join).fine());
     check.of("devices", &world.run(&["devices", "--json", "--data", "data"]).fine());
     let of = "devices rename`, `devices revoke";
     check.of(
@@ -198,13 +195,7 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     );
     let mut backup = world.command(&["backup", "-v", "--json", tree.to_str().unwrap()]);
     backup.env("BYTEBACK_PROGRESS_FPS", "50");
-    backup
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    check.of(
-        "backup",
-        &crate::world::ended("backup".to_owned(), backup.spawn().unwrap()).fine(),
-    );
+    check.of("backup", &finish("backup", backup).fine());
     check.of("consumers", &world.on_tree("consumers", &["--json"]).fine());
     let begun = world
         .run(&["consumers", "begin", "c", tree.to_str().unwrap(), "--json"])

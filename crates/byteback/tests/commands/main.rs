@@ -41,12 +41,6 @@ mod disk;
 #[path = "../../../byteback-daemon/tests/daemon/handles/syscalls.rs"]
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod handles;
-#[path = "../rig/random.rs"]
-#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
-mod random;
-#[path = "../rig/tree.rs"]
-#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
-mod tree;
 
 mod checksums;
 mod consumers;

@@ -9,12 +9,15 @@ use std::thread;
 use std::time::Duration;
 
 use byteback_host::random::noise;
+use byteback_testkit::command::ended;
+use byteback_testkit::mounts::{is_mounted, unmount};
+use byteback_testkit::processes::{is_alive, signal};
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::{PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{
-    DeviceForAll, LET_GO, PATIENCE, USER, World, ended, eventually, is_alive, is_mounted, program, signal, unmount,
-};
+use crate::world::{DeviceForAll, LET_GO, USER, World};
 
 #[test]
 fn mount_in_background_is_live_at_command_end_holding_no_pipe() {
@@ -30,7 +33,7 @@ fn mount_in_background_is_live_at_command_end_holding_no_pipe() {
     assert_eq!(i64::from(daemon), pid);
     // The daemon has its own session and is not in our directory: neither a closed terminal nor an
     // unmount of that place affects it.
-    let session = program("ps", &["-o", "sid=", "-p", &pid.to_string()]);
+    let session = run("ps", &["-o", "sid=", "-p", &pid.to_string()]);
     assert_eq!(session.trim(), pid.to_string());
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
 
@@ -61,7 +64,7 @@ fn mount_in_foreground_says_when_it_is_live_and_ends_in_order() {
     assert!(is_mounted(&tree));
     fs::write(tree.join("a"), "a").unwrap();
     signal(&child, Signal::TERM);
-    ended("mount --foreground".to_owned(), child).ends_with(0);
+    ended("mount --foreground", child).ends_with(0);
     assert!(!is_mounted(&tree));
     // In good order: no interruption requires a comparison.
     let status = world.on_tree("status", &["--json"]).fine().line("folder");
@@ -95,7 +98,7 @@ fn services_tell_their_supervisor_when_they_are_ready_and_end() {
         assert_eq!(is_mounted(&tree), arguments[0] == "mount");
         signal(&child, Signal::TERM);
         assert!(heard().contains("STOPPING=1"), "{arguments:?}");
-        ended(arguments[0].to_owned(), child).ends_with(0);
+        ended(arguments[0], child).ends_with(0);
     }
 }
 
@@ -228,7 +231,7 @@ fn umount_names_who_holds_a_copy_and_ends_as_lazy_does() {
         .unwrap();
     assert!(said.contains(&held_by) && said.contains("waiting"), "{said}");
     drop(other);
-    ended("mount".to_owned(), mount).ends_with(0);
+    ended("mount", mount).ends_with(0);
     assert!(is_mounted(&tree) && !is_alive(daemon));
     world.on_tree("changes", &[]).fine().says("a: the whole file");
     world.on_tree("umount", &[]).fine();
@@ -336,7 +339,7 @@ fn an_ordinary_user_mounts_and_saves_a_folder_of_their_own() {
     // Root may not look into it, and programs that go through the mount table pass it by.
     let image = world.path("image");
     fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
-    program("/sbin/mkfs.btrfs", &["-q", image.to_str().unwrap()]);
+    run("/sbin/mkfs.btrfs", &["-q", image.to_str().unwrap()]);
     world.run_as_user(&["umount", theirs]).fine();
     assert!(!is_mounted(&folder));
     // A token is used up when a machine has joined with it.
@@ -402,8 +405,8 @@ fn mode_fast_saves_what_programs_wrote() {
 #[test]
 fn times_that_64_bits_do_not_hold_are_kept() {
     let world = World::mounted();
-    let touch = |path: &Path, time: &str| program("touch", &["-m", "-d", time, path.to_str().unwrap()]);
-    let time_of = |path: &Path| program("stat", &["-c", "%y", path.to_str().unwrap()]);
+    let touch = |path: &Path, time: &str| run("touch", &["-m", "-d", time, path.to_str().unwrap()]);
+    let time_of = |path: &Path| run("stat", &["-c", "%y", path.to_str().unwrap()]);
     let (file, directory) = (world.tree().join("file"), world.tree().join("directory"));
     fs::write(&file, "of the future").unwrap();
     fs::create_dir(&directory).unwrap();

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Stdio;
 
 use byteback_host::random::noise;
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::waiting::eventually;
 
-use crate::tree::{differences, look};
-use crate::world::{World, eventually};
+use crate::world::World;
 
 impl World {
     /// A place in a folder to which no directory is bound.
@@ -37,7 +38,7 @@ fn world() -> World {
 
 #[track_caller]
 fn assert_same(one: &Path, other: &Path) {
-    let differing = differences(&look(one), &look(other), true);
+    let differing = differences(&seen(one), &seen(other), true);
     assert!(differing.is_empty(), "{differing:#?}");
 }
 

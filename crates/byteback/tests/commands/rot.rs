@@ -6,15 +6,19 @@ use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use byteback_host::random::noise;
+use byteback_testkit::command::{Ran, finish, run_by};
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::{eventually, settle};
 use rustix::fs::{Advice, CWD, Mode, OFlags, fadvise, openat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::json::Check;
-use crate::world::{Ran, World, ended, eventually, is_mounted, program, settle};
+use crate::world::World;
 
 const BLOCK: u64 = 4096;
 
@@ -31,10 +35,10 @@ impl Disk {
         let (image, tree) = (world.path("image"), world.tree());
         File::create(&image).unwrap().set_len(64 << 20).unwrap();
         let (image_text, tree_text) = (image.to_str().unwrap(), tree.to_str().unwrap());
-        program("mkfs.ext4", &["-q", "-b", "4096", "-I", "256", image_text]);
-        program("mount", &["-o", "loop", image_text, tree_text]);
+        run("mkfs.ext4", &["-q", "-b", "4096", "-I", "256", image_text]);
+        run("mount", &["-o", "loop", image_text, tree_text]);
         // Mounts made over it in other namespaces are seen here, too.
-        program("mount", &["--make-shared", tree_text]);
+        run("mount", &["--make-shared", tree_text]);
         fs::remove_dir(tree.join("lost+found")).unwrap();
         let below = openat(CWD, &tree, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
         Self { world, below, image }
@@ -57,16 +61,8 @@ impl Disk {
             "mount --make-rprivate /proc && mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "unchanged", "sh", "-c", script]);
-        command.arg(&boot).arg(plain.get_program()).args(plain.get_args());
-        command.env_clear();
-        for (name, value) in plain.get_envs() {
-            command.env(name, value.unwrap());
-        }
-        command
-            .current_dir(plain.get_current_dir().unwrap())
-            .stdin(Stdio::null());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        ended(all.join(" "), child)
+        command.arg(&boot);
+        finish(&all.join(" "), run_by(command, &plain))
     }
 
     fn sync(&self) {

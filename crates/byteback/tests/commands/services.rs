@@ -5,9 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use byteback_testkit::command::{Ran, in_place_of};
+use byteback_testkit::tools::run;
 use serde_json::Value;
 
-use crate::world::{LET_GO, World, program};
+use crate::world::{LET_GO, World};
 
 /// Every path below a directory.
 fn listing(dir: &Path) -> BTreeSet<PathBuf> {
@@ -25,7 +27,7 @@ fn listing(dir: &Path) -> BTreeSet<PathBuf> {
 }
 
 /// `byteback service VERB --root ROOT ...`
-fn in_root(world: &World, words: &[&str]) -> crate::world::Ran {
+fn in_root(world: &World, words: &[&str]) -> Ran {
     let root = world.path("root");
     let all = [&["service", words[0], "--root", root.to_str().unwrap()], &words[1..]].concat();
     world.run(&all)
@@ -55,7 +57,7 @@ fn units_are_valid_enabled_and_gone_without_a_trace() {
             (&Value::from(*path), &Value::from(false))
         );
         let name = summary["unit"].as_str().unwrap().to_owned();
-        let escaped = program("systemd-escape", &["--path", "--", path]);
+        let escaped = run("systemd-escape", &["--path", "--", path]);
         assert_eq!(name, format!("byteback-{}-{}.service", words[0], escaped.trim()));
         // systemd finds nothing wrong with the unit, and takes it for enabled.
         let file = units.join(&name);
@@ -69,7 +71,7 @@ fn units_are_valid_enabled_and_gone_without_a_trace() {
             verified.status.success() && complaints.is_empty(),
             "{name}: {complaints}"
         );
-        let enabled = program("systemctl", &["--root", root.to_str().unwrap(), "is-enabled", &name]);
+        let enabled = run("systemctl", &["--root", root.to_str().unwrap(), "is-enabled", &name]);
         assert_eq!(enabled.trim(), "enabled");
         names.push(name);
     }
@@ -208,15 +210,12 @@ echo "LIFE IS OVER"
 fn a_real_systemd_starts_restarts_and_forgets_a_service() {
     let world = World::served();
     let tree = world.tree();
-    let escaped = program("systemd-escape", &["--path", tree.to_str().unwrap()]);
+    let escaped = run("systemd-escape", &["--path", tree.to_str().unwrap()]);
     let nothing: [&str; 0] = [];
     let as_command = world.command(&nothing);
     let mut shell = Command::new("unshare");
-    shell
-        .args(["-m", "bash", "-euc", &format!("{LET_GO}{LIFE}")])
-        .env_clear();
-    shell.envs(as_command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let ran = shell
+    shell.args(["-m", "bash", "-euc", &format!("{LET_GO}{LIFE}")]);
+    let ran = in_place_of(&mut shell, &as_command)
         .env("BYTEBACK", env!("CARGO_BIN_EXE_byteback"))
         .env("TREE", &tree)
         .env("UNIT", format!("byteback-sync-{}.service", escaped.trim()))

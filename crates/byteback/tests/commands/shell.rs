@@ -4,7 +4,10 @@ use std::fs;
 use std::io::Read;
 use std::process::Stdio;
 
-use crate::world::{World, ended, program};
+use byteback_testkit::command::{ended, finish};
+use byteback_testkit::tools::run;
+
+use crate::world::World;
 
 #[test]
 fn completions_are_what_the_shells_accept() {
@@ -13,13 +16,10 @@ fn completions_are_what_the_shells_accept() {
     assert!(script.contains("--join-token-file"));
     let path = world.path("byteback.bash");
     fs::write(&path, script).unwrap();
-    program("bash", &["-n", path.to_str().unwrap()]);
+    run("bash", &["-n", path.to_str().unwrap()]);
     // They do complete: a verb from its first letters.
     let completed = "source \"$0\"; COMP_WORDS=(byteback umo); COMP_CWORD=1; _byteback byteback umo byteback; echo \"${COMPREPLY[@]}\"";
-    assert_eq!(
-        program("bash", &["-c", completed, path.to_str().unwrap()]).trim(),
-        "umount"
-    );
+    assert_eq!(run("bash", &["-c", completed, path.to_str().unwrap()]).trim(), "umount");
     for shell in ["zsh", "fish"] {
         assert!(
             world.run(&["completions", shell]).fine().stdout.contains("umount"),
@@ -111,8 +111,8 @@ fn a_reader_that_had_enough_ends_a_listing_quietly() {
         .unwrap();
     let mut first = [0; 10];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-    let ran = ended("ls".to_owned(), child);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let ran = ended("ls", child);
+    assert_eq!((ran.code(), ran.stderr.as_str()), (Some(0), ""));
 }
 
 #[test]
@@ -135,27 +135,16 @@ fn settings_come_from_flag_environment_and_file_in_this_order() {
     assert_eq!(world.run(&["snapshots", "--json"]).fine().json().len(), 1);
     let other = format!("{}/other", world.url());
     let mut command = world.command(&["snapshots"]);
-    command
-        .env("BYTEBACK_REPOSITORY", &other)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    ended("snapshots".to_owned(), command.spawn().unwrap())
-        .ends_with(10)
-        .says("other");
+    command.env("BYTEBACK_REPOSITORY", &other);
+    finish("snapshots", command).ends_with(10).says("other");
     let repository = world.repository();
     let mut command = world.command(&["snapshots", "-r", &repository]);
-    command
-        .env("BYTEBACK_REPOSITORY", &other)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    ended("snapshots -r".to_owned(), command.spawn().unwrap()).ends_with(0);
+    command.env("BYTEBACK_REPOSITORY", &other);
+    finish("snapshots -r", command).ends_with(0);
     // An empty variable counts as not set.
     let mut command = world.command(&["snapshots"]);
-    command
-        .env("BYTEBACK_REPOSITORY", "")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    ended("snapshots".to_owned(), command.spawn().unwrap()).ends_with(0);
+    command.env("BYTEBACK_REPOSITORY", "");
+    finish("snapshots", command).ends_with(0);
     fs::write(&config, "[defaults]\nrepro = 1\n").unwrap();
     world.run(&["snapshots"]).ends_with(1).says("config.toml");
 }

@@ -1,6 +1,8 @@
 //! A server to which strangers hold thousands of connections.
 
-use crate::world::{World, eventually, program};
+use crate::world::World;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::eventually;
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
@@ -94,10 +96,10 @@ fn a_backup_runs_while_strangers_hold_5000_connections() {
         eventually("all have come", || {
             (opened.load(Ordering::Relaxed) == STRANGERS).then_some(())
         });
-        program("curl", &["-sfk", "--max-time", "20", &healthz]);
+        run("curl", &["-sfk", "--max-time", "20", &healthz]);
         fs::write(world.tree().join("second"), vec![8; 3_000_000]).unwrap();
         world.backup();
-        program("curl", &["-sfk", "--max-time", "20", &healthz]);
+        run("curl", &["-sfk", "--max-time", "20", &healthz]);
         world.assert_restores("latest");
     });
 }

@@ -8,14 +8,18 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use byteback_host::random::noise;
+use byteback_testkit::command::{Ran, ended};
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::processes::{is_alive, signal};
+use byteback_testkit::waiting::eventually;
 use rustix::fs::{AtFlags, Timespec, Timestamps, utimensat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::doubt::settled;
 use crate::joining::{Machine, invite, served};
-use crate::tree::{differences, look};
-use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, signal};
+use crate::world::World;
 
 impl World {
     pub(crate) fn sync(&self, arguments: &[&str]) -> Ran {
@@ -48,7 +52,7 @@ impl World {
             .find(|path| !path.exists())
             .unwrap();
         self.run(&["pull", &self.repository(), target.to_str().unwrap()]).fine();
-        let trees = [look(&self.tree()), look(&target)];
+        let trees = [seen(&self.tree()), seen(&target)];
         let differing = differences(&trees[0], &trees[1], true);
         assert!(differing.is_empty(), "{differing:#?}");
     }
@@ -89,7 +93,7 @@ fn sync_sends_what_programs_write_and_refuses_a_second_process() {
         .says("everything is sent");
     assert!(!world.on_tree("status", &[]).stdout.contains("never backed up"));
     eventually("nothing is behind", || {
-        (world.on_tree("status", &["--check"]).code == Some(0)).then_some(())
+        (world.on_tree("status", &["--check"]).code() == Some(0)).then_some(())
     });
 
     for command in ["sync", "mount"] {
@@ -228,7 +232,7 @@ fn a_device_that_is_revoked_while_idle_says_so() {
         .fine();
     eventually("the status says so", || {
         let ran = world.on_tree("status", &[]);
-        (ran.code == Some(4) && ran.stdout.contains("needs attention")).then_some(())
+        (ran.code() == Some(4) && ran.stdout.contains("needs attention")).then_some(())
     });
     let checked = world.on_tree("status", &["--check"]).ends_with(4);
     assert!(!checked.stdout.is_empty());
@@ -253,7 +257,7 @@ fn in_the_foreground_it_ends_in_order_when_asked() {
     assert!(line.contains("is kept in sync with"), "{line}");
     world.wait_until_sent();
     signal(&child, Signal::TERM);
-    ended("sync --foreground".to_owned(), child).ends_with(0);
+    ended("sync --foreground", child).ends_with(0);
     assert!(!is_mounted(&tree));
     world.assert_at_server();
 }

@@ -7,10 +7,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
 use byteback_host::random::noise;
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::tools::run;
 use serde_json::Value;
 
-use crate::tree::{differences, look};
-use crate::world::{World, is_mounted, program};
+use crate::world::World;
 
 /// Large compared with the changes in it.
 const IMAGE_BYTES: usize = 8 << 20;
@@ -18,7 +20,7 @@ const IMAGE_BYTES: usize = 8 << 20;
 /// Makes a tree with every kind of entry that must be restored.
 fn plant(tree: &Path) {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    program(
+    run(
         "sqlite3",
         &[
             &text(&tree.join("data.db")),
@@ -47,17 +49,17 @@ fn plant(tree: &Path) {
     sparse.set_len(64 << 20).unwrap();
     sparse.write_all_at(&noise(2, 5000), 40 << 20).unwrap();
 
-    program("mkfifo", &[&text(&tree.join("fifo"))]);
-    program("mknod", &[&text(&tree.join("null")), "c", "1", "3"]);
-    program(
+    run("mkfifo", &[&text(&tree.join("fifo"))]);
+    run("mknod", &[&text(&tree.join("null")), "c", "1", "3"]);
+    run(
         "setfattr",
         &["-n", "user.color", "-v", "blue", &text(&tree.join("src"))],
     );
-    program(
+    run(
         "setfacl",
         &["-m", "u:1000:r,g:1001:rwx", &text(&tree.join("src/deep/1.c"))],
     );
-    program("setfacl", &["-d", "-m", "u:1000:rw", &text(&tree.join("src"))]);
+    run("setfacl", &["-d", "-m", "u:1000:rw", &text(&tree.join("src"))]);
     chown(tree.join("src/deep/2.c"), Some(1000), Some(1001)).unwrap();
     std::os::unix::fs::lchown(tree.join("dangling"), Some(1002), Some(1003)).unwrap();
     fs::set_permissions(tree.join("src/deep/3.c"), fs::Permissions::from_mode(0o4750)).unwrap();
@@ -68,7 +70,7 @@ fn plant(tree: &Path) {
         ("empty", "2011-11-11 11:11:11.111111111"),
         ("link", "2012-12-12 12:12:12.121212121"),
     ] {
-        program("touch", &["-h", "-d", time, &text(&tree.join(path))]);
+        run("touch", &["-h", "-d", time, &text(&tree.join(path))]);
     }
 }
 
@@ -76,14 +78,14 @@ fn plant(tree: &Path) {
 /// touched.
 fn change(tree: &Path) -> u64 {
     let text = |path: &str| tree.join(path).to_str().unwrap().to_owned();
-    program(
+    run(
         "sqlite3",
         &[
             &text("data.db"),
             "update t set b = 'changed' where a in (5, 9000, 19000);",
         ],
     );
-    program(
+    run(
         "dd",
         &[
             "if=/dev/urandom",
@@ -95,23 +97,23 @@ fn change(tree: &Path) -> u64 {
             "status=none",
         ],
     );
-    program("fallocate", &["-p", "-o", "1048576", "-l", "65536", &text("image")]);
-    program("sed", &["-i", "s/6/six/", &text("src/deep/6.c")]);
-    program("mv", &[&text("src/deep/7.c"), &text("src/seven.c")]);
-    program("ln", &[&text("src/deep/8.c"), &text("eight")]);
-    program("rm", &[&text("src/deep/9.c")]);
-    program("rmdir", &[&text("empty")]);
-    program("chmod", &["600", &text("src/deep/10.c")]);
-    program("touch", &["-d", "1999-12-31 23:59:59.5", &text("src/deep/11.c")]);
-    program("setfattr", &["-n", "user.k", "-v", "v", &text("src/deep/12.c")]);
-    program("setfacl", &["-m", "u:1234:rw", &text("src/deep/13.c")]);
-    program("chown", &["7:8", &text("src/deep/14.c")]);
-    program("truncate", &["-s", "3", &text("src/deep/15.c")]);
-    program("truncate", &["-s", "300000", &text("src/deep/16.c")]);
-    program("sh", &["-c", "echo more >> \"$0\"", &text("inbox")]);
-    program("mkdir", &[&text("new directory")]);
-    program("cp", &["-p", &text("data.db"), &text("new directory/copy.db")]);
-    program("ln", &["-sfn", "image", &text("link")]);
+    run("fallocate", &["-p", "-o", "1048576", "-l", "65536", &text("image")]);
+    run("sed", &["-i", "s/6/six/", &text("src/deep/6.c")]);
+    run("mv", &[&text("src/deep/7.c"), &text("src/seven.c")]);
+    run("ln", &[&text("src/deep/8.c"), &text("eight")]);
+    run("rm", &[&text("src/deep/9.c")]);
+    run("rmdir", &[&text("empty")]);
+    run("chmod", &["600", &text("src/deep/10.c")]);
+    run("touch", &["-d", "1999-12-31 23:59:59.5", &text("src/deep/11.c")]);
+    run("setfattr", &["-n", "user.k", "-v", "v", &text("src/deep/12.c")]);
+    run("setfacl", &["-m", "u:1234:rw", &text("src/deep/13.c")]);
+    run("chown", &["7:8", &text("src/deep/14.c")]);
+    run("truncate", &["-s", "3", &text("src/deep/15.c")]);
+    run("truncate", &["-s", "300000", &text("src/deep/16.c")]);
+    run("sh", &["-c", "echo more >> \"$0\"", &text("inbox")]);
+    run("mkdir", &[&text("new directory")]);
+    run("cp", &["-p", &text("data.db"), &text("new directory/copy.db")]);
+    run("ln", &["-sfn", "image", &text("link")]);
     let copy = fs::metadata(tree.join("new directory/copy.db")).unwrap().len();
     // SQLite rewrites a few pages; the length gained by 16.c is zeros.
     copy + (3 << 10) + (64 << 10) + 300_000 + 200_000
@@ -121,7 +123,7 @@ fn change(tree: &Path) -> u64 {
 fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     let mut world = World::new();
     plant(&world.tree());
-    let planted = look(&world.tree());
+    let planted = seen(&world.tree());
     world.serve();
     world.init().fine().says("is now bound to").says("byteback mount");
     world.on_tree("mount", &[]).fine().says("is tracked from now on");
@@ -131,7 +133,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     let first = world.backup();
     assert_eq!(first["mounted"], true);
     assert_eq!(first["snapshot_id"], 1);
-    assert!(differences(&planted, &look(&world.tree()), true).is_empty());
+    assert!(differences(&planted, &seen(&world.tree()), true).is_empty());
     world.assert_restores("latest");
 
     let touched = change(&world.tree());
@@ -172,7 +174,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     assert!(second["wire"]["sent"].as_u64().unwrap() < touched, "{second}");
     world.assert_restores("latest");
     let old = world.restore("latest~1");
-    let differing = differences(&planted, &look(&old), true);
+    let differing = differences(&planted, &seen(&old), true);
     assert!(differing.is_empty(), "{differing:#?}");
 
     // The hollow file is hollow again, and the hard links are one file.
@@ -181,7 +183,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     let inode = |path: &str| fs::metadata(restored.join(path)).unwrap().ino();
     assert_eq!(inode("inbox"), inode("src/inbox"));
     assert_eq!(inode("eight"), inode("src/deep/8.c"));
-    program(
+    run(
         "sqlite3",
         &[restored.join("data.db").to_str().unwrap(), "pragma integrity_check"],
     );
@@ -205,7 +207,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     assert!(listed.contains("tab\\tand\\nnewline"), "{listed}");
     assert_eq!(
         listed.lines().count(),
-        look(&tree).len() - 1,
+        seen(&tree).len() - 1,
         "all names but the root: {listed}"
     );
     world
@@ -302,15 +304,15 @@ fn backup_of_a_file_that_only_grew_costs_nothing_but_its_length() {
     }
     world.backup();
     let path = |name: &str| tree.join(name).to_str().unwrap().to_owned();
-    program("truncate", &["-s", "1G", &path("truncated")]);
-    program("fallocate", &["-l", "2M", &path("allocated")]);
+    run("truncate", &["-s", "1G", &path("truncated")]);
+    run("fallocate", &["-l", "2M", &path("allocated")]);
     let hole = fs::OpenOptions::new().write(true).open(path("hole")).unwrap();
     hole.write_all_at(b"end", 5 << 20).unwrap();
     let report = world.backup();
     assert_eq!(report["everything_because"], Value::Null, "{report}");
     assert!(report["stored_bytes"].as_u64().unwrap() < 4096, "{report}");
     assert!(report["wire"]["sent"].as_u64().unwrap() < 16 << 10, "{report}");
-    program("truncate", &["-s", "3M", &path("truncated")]);
+    run("truncate", &["-s", "3M", &path("truncated")]);
     world.backup();
     world.assert_restores("latest");
 }

@@ -7,10 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use byteback_host::random::noise;
+use byteback_testkit::command::Ran;
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::processes::is_alive;
+use byteback_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::volume_mounts;
-use crate::world::{Ran, USER, World, eventually, is_alive, is_mounted};
+use crate::world::{USER, World};
 
 /// Longer than the quantum of a window of ten minutes.
 const A_QUANTUM: Duration = Duration::from_millis(1200);

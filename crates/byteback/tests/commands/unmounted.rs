@@ -5,9 +5,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use byteback_host::random::noise;
+use byteback_testkit::waiting::settle;
 use serde_json::Value;
 
-use crate::world::{World, settle};
+use crate::world::World;
 
 #[test]
 fn an_unmounted_folder_is_saved_by_looking_at_every_file() {

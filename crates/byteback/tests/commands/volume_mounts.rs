@@ -8,13 +8,18 @@ use std::path::Path;
 use std::process::Command;
 
 use byteback_host::random::noise;
+use byteback_testkit::command::Ran;
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::mounts::{is_mounted, unmount};
+use byteback_testkit::processes::is_alive;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::handles::{handle_of, open};
 use crate::joining::{Machine, invite};
 use crate::syncing::wait_until_holds;
-use crate::tree::{differences, look};
-use crate::world::{DeviceForAll, Ran, USER, World, eventually, is_alive, is_mounted, unmount};
+use crate::world::{DeviceForAll, USER, World};
 
 pub(crate) const IMAGE: &str = "card.img";
 
@@ -90,7 +95,7 @@ fn volume_is_tracked_backed_up_and_unmounted_as_a_directory() {
     world.backup();
     world.assert_restores("latest");
 
-    let before = look(&tree);
+    let before = seen(&tree);
     let pid = world.daemon_pid();
     world.on_tree("umount", &[]).fine();
     assert!(!is_alive(pid) && !is_mounted(&tree));
@@ -120,7 +125,7 @@ fn volume_is_tracked_backed_up_and_unmounted_as_a_directory() {
         &summary["changed_names"],
     );
     assert_eq!(found, (&false.into(), &0.into(), &0.into()), "{summary}");
-    let differing = differences(&before, &look(&tree), true);
+    let differing = differences(&before, &seen(&tree), true);
     assert!(differing.is_empty(), "{differing:#?}");
     world.on_tree("umount", &[]).fine();
     // The volume's path is remembered.
@@ -158,7 +163,7 @@ fn volume_remounts_and_tells_changes_after_its_daemon_is_killed() {
     // The daemon may need a moment to end.
     let summary = eventually("it mounts again", || {
         let ran = mount(&world);
-        (ran.code == Some(0)).then(|| ran.line("summary"))
+        (ran.code() == Some(0)).then(|| ran.line("summary"))
     });
     assert_eq!(summary["first_time"], false, "{summary}");
     let large = fs::read(tree.join("a/b/large")).unwrap();
@@ -186,7 +191,7 @@ fn the_log_goes_where_the_image_goes() {
     let world = with_volume();
     mount(&world).fine();
     fill(&world.tree());
-    let before = look(&world.tree());
+    let before = seen(&world.tree());
     world.on_tree("umount", &[]).fine();
     fs::rename(world.path(IMAGE), world.path("carried.img")).unwrap();
     let elsewhere = world.path("elsewhere");
@@ -198,7 +203,7 @@ fn the_log_goes_where_the_image_goes() {
         &summary["changed_names"],
     );
     assert_eq!(found, (&false.into(), &0.into(), &0.into()), "{summary}");
-    let differing = differences(&before, &look(&elsewhere), true);
+    let differing = differences(&before, &seen(&elsewhere), true);
     assert!(differing.is_empty(), "{differing:#?}");
     // At its old path the volume is missing, and nothing is taken for removed.
     world.on_tree("mount", &[]).ends_with(1).says("card.img");
@@ -349,12 +354,12 @@ fn writes_that_the_device_of_a_volume_refused_are_told() {
     world.run(&["status", "--json"]).ends_with(4).says("lost_writes");
     // There may be enough room to open it; then the loss is reported as well.
     let again = world.on_tree("mount", &[]);
-    let again = match again.code {
+    let again = match again.code() {
         Some(0) => again,
         _ => {
             again.ends_with(1).says("is full. Free some space");
             let remount = ["-o", "remount,size=300m", disk.to_str().unwrap()];
-            crate::world::program("mount", &remount);
+            run("mount", &remount);
             world.on_tree("mount", &[]).ends_with(0)
         }
     };
@@ -476,7 +481,7 @@ fn kill_and_sync_again(world: &World) {
     });
     eventually("it is in sync again", || {
         let ran = world.sync(&["--delay", "0"]);
-        (ran.code == Some(0)).then_some(())
+        (ran.code() == Some(0)).then_some(())
     });
 }
 
@@ -531,7 +536,7 @@ fn a_volume_is_kept_in_sync_with_a_directory_whatever_is_killed() {
     world.assert_at_server();
     assert_eq!(fs::read_to_string(tree.join("here 1")).unwrap(), "here 1");
     eventually("both are the same", || {
-        let mut trees = [look(&tree), look(there)];
+        let mut trees = [seen(&tree), seen(there)];
         for tree in &mut trees {
             for entry in tree.values_mut().filter(|entry| entry.is_dir()) {
                 entry.mtime = (0, 0);

@@ -7,13 +7,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::command::Ran;
+use byteback_testkit::local_tree::{Tree, differences, digest, seen};
+use byteback_testkit::processes::kill;
+use byteback_testkit::seed::{Draw, fresh_seed, rounds};
+
 use crate::meddling::meddle;
 use crate::rig::hand::Hand;
 use crate::rig::lane::{History, Lane, Moment, Plan, Window, part_of};
 use crate::rig::operation::{Choice, Operation};
-use crate::rig::random::{Random, rounds, seed};
-use crate::rig::tree::{Tree, differences, digest, look};
-use crate::rig::{Mode, Ran, Rig, kill};
+use crate::rig::{Mode, Rig};
 
 const LANES: [&str; 2] = ["one", "two"];
 
@@ -42,7 +46,7 @@ type Ended = (History, Option<(Operation, std::io::Error)>);
 
 impl Attempt {
     fn is_of_the_mount(&self) -> bool {
-        let summary = self.ran.summary.as_ref();
+        let summary = self.ran.summary();
         summary.is_some_and(|summary| summary["mounted"] == true)
     }
 
@@ -55,7 +59,7 @@ impl Attempt {
 struct World {
     rig: Rig,
     mode: Mode,
-    random: Random,
+    random: SplitMix64,
     url: String,
     address: String,
     acknowledged: Vec<Acknowledged>,
@@ -77,7 +81,7 @@ impl World {
         Self {
             rig,
             mode,
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             url,
             address,
             acknowledged: Vec::new(),
@@ -93,7 +97,7 @@ impl World {
             let directory = self.rig.tree().join(name);
             let history = History::adopt(&part_of(tree, name), self.last[name]);
             let plan = Plan {
-                seed: self.random.next(),
+                seed: self.random.next_u64(),
                 choice: Choice {
                     stores: true,
                     unsynced_stores: self.mode == Mode::Fast,
@@ -204,7 +208,7 @@ impl World {
         context: &str,
     ) -> Vec<Window> {
         let mut windows = Vec::new();
-        let tree = look(&self.rig.tree());
+        let tree = seen(&self.rig.tree());
         for (number, (history, failed)) in ended.into_iter().enumerate() {
             let name = LANES[number];
             if let Some((operation, error)) = &failed {
@@ -247,9 +251,9 @@ impl World {
                 Mode::Fast if !is_mounted => below,
                 _ => &attempt.windows,
             };
-            let snapshot = attempt.ran.summary.as_ref().unwrap()["snapshot_id"].as_u64().unwrap();
+            let snapshot = attempt.ran.summary().unwrap()["snapshot_id"].as_u64().unwrap();
             let restored = self.rig.restore(snapshot, None);
-            let tree = look(restored.path());
+            let tree = seen(restored.path());
             for (name, window) in LANES.iter().zip(windows) {
                 let part = part_of(&tree, name);
                 let answer = match self.mode {
@@ -271,11 +275,11 @@ impl World {
     fn quiet(&mut self, context: &str) {
         let ran = self.rig.backup(None);
         let said = format!("{}{}", ran.stderr, ran.stdout);
-        let summary = ran.fine(&format!("the quiet backup, {context}"));
+        let summary = ran.succeeds(&format!("the quiet backup, {context}"));
         let snapshot = summary["snapshot_id"].as_u64().unwrap();
         let restored = self.rig.restore(snapshot, None);
-        let there = look(&self.rig.tree());
-        let copy = look(restored.path());
+        let there = seen(&self.rig.tree());
+        let copy = seen(restored.path());
         // A kernel that collects writes keeps the time to itself until it writes the inode.
         let found = differences(&there, &copy, self.mode == Mode::Exact);
         assert!(
@@ -304,7 +308,7 @@ impl World {
                 digest: as_it_was,
             } = &self.acknowledged[self.random.index(self.acknowledged.len())];
             let restored = self.rig.restore(*snapshot, None);
-            let now = digest(&look(restored.path()), true);
+            let now = digest(&seen(restored.path()), true);
             assert_eq!(
                 now, *as_it_was,
                 "snapshot {snapshot} restores to something else than before"
@@ -327,7 +331,7 @@ impl World {
         if !self.rig.has_daemon() {
             self.rig.mount();
         }
-        let before = look(&self.rig.tree());
+        let before = seen(&self.rig.tree());
         let lanes = self.start_lanes(&before);
         let beginnings: Vec<Moment> = lanes.iter().map(Lane::moment).collect();
         let victims = self.victims();
@@ -350,7 +354,7 @@ impl World {
             }
         }
         if !self.rig.has_daemon() && self.random.chance(70) {
-            let tree = look(&self.rig.tree());
+            let tree = seen(&self.rig.tree());
             let done = meddle(&self.rig.tree(), &tree, &mut self.random);
             context.push_str(&format!(", meddled {done:#?}"));
         }
@@ -367,7 +371,7 @@ impl World {
 }
 
 fn survive(mode: Mode, default_rounds: u64) {
-    let mut world = World::new(mode, seed());
+    let mut world = World::new(mode, fresh_seed());
     for number in 0..rounds(default_rounds) {
         world.round(number);
     }

@@ -4,10 +4,10 @@
 use std::fs;
 use std::time::Duration;
 
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::wire::{Held, Wire};
 use rustix::process::{Signal, pidfd_send_signal};
 
-use crate::rig::proxy::{Held, Proxy};
-use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
 /// The processes that die in that moment. The connection is cut in any case.
@@ -24,13 +24,13 @@ fn die_after_the_commit(deaths: Deaths) {
     let mut rig = Rig::new(Mode::Exact);
     rig.start_server("127.0.0.1:0");
     let address = rig.server_address();
-    let proxy = Proxy::start(&address);
-    let repository = format!("{}/folder", proxy.url());
-    rig.init(&rig.tree(), proxy.url(), "folder");
+    let wire = Wire::start(&address);
+    let repository = format!("{}/folder", wire.url());
+    rig.init(&rig.tree(), wire.url(), "folder");
     let file = rig.tree().join("file");
     fs::write(&file, vec![b'0'; 20 * PIECE_BYTES]).unwrap();
     rig.mount();
-    let first = rig.backup(None).fine("the first backup");
+    let first = rig.backup(None).succeeds("the first backup");
     let change = |number: usize, byte: u8| {
         use std::os::unix::fs::FileExt;
         let file = fs::File::options().write(true).open(&file).unwrap();
@@ -39,9 +39,9 @@ fn die_after_the_commit(deaths: Deaths) {
     };
     change(3, b'1');
     fs::write(rig.tree().join("new"), b"made before the second backup").unwrap();
-    let at_the_commit = look(&rig.tree());
+    let at_the_commit = seen(&rig.tree());
 
-    let armed = proxy.arm(Held::Answer);
+    let armed = wire.arm(Held::Answer);
     let arguments = rig.backup_arguments(None);
     let mut second = rig.spawn(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(
@@ -61,7 +61,7 @@ fn die_after_the_commit(deaths: Deaths) {
     if deaths.server {
         // At another address, so that the old server's silence is not taken for an answer.
         rig.start_server("127.0.0.1:0");
-        proxy.pass_on_to(&rig.server_address());
+        wire.pass_on_to(&rig.server_address());
     }
     let second = second.wait();
     if deaths.command {
@@ -76,13 +76,13 @@ fn die_after_the_commit(deaths: Deaths) {
     let committed = rig.snapshot_ids(&repository);
     assert_eq!(committed.len(), 2, "snapshots {committed:?}");
     let restored = rig.restore(committed[1], None);
-    let found = differences(&at_the_commit, &look(restored.path()), true);
+    let found = differences(&at_the_commit, &seen(restored.path()), true);
     assert!(found.is_empty(), "the committed snapshot: {found:#?}");
 
     change(7, b'2');
-    let third = rig.backup(None).fine("the backup after it");
+    let third = rig.backup(None).succeeds("the backup after it");
     let restored = rig.restore(third["snapshot_id"].as_u64().unwrap(), None);
-    let found = differences(&look(&rig.tree()), &look(restored.path()), true);
+    let found = differences(&seen(&rig.tree()), &seen(restored.path()), true);
     assert!(found.is_empty(), "the snapshot after it: {found:#?}");
     assert_eq!(rig.snapshot_ids(&repository).len(), 3);
     let seq = |summary: &serde_json::Value| summary["seq"].as_u64().unwrap();
@@ -140,15 +140,15 @@ fn all_die_after_the_commit() {
 fn the_server_dies_before_the_commit() {
     let mut rig = Rig::new(Mode::Exact);
     rig.start_server("127.0.0.1:0");
-    let proxy = Proxy::start(&rig.server_address());
-    rig.init(&rig.tree(), proxy.url(), "folder");
+    let wire = Wire::start(&rig.server_address());
+    rig.init(&rig.tree(), wire.url(), "folder");
     fs::write(rig.tree().join("file"), b"before").unwrap();
     rig.mount();
-    let first = rig.backup(None).fine("the first backup");
+    let first = rig.backup(None).succeeds("the first backup");
     fs::write(rig.tree().join("file"), b"after").unwrap();
     fs::write(rig.tree().join("new"), b"made before the second backup").unwrap();
 
-    let armed = proxy.arm(Held::Request);
+    let armed = wire.arm(Held::Request);
     let arguments = rig.backup_arguments(None);
     let second = rig.spawn(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(armed.wait_for_it(Duration::from_secs(30)), "no batch was sent");
@@ -160,10 +160,10 @@ fn the_server_dies_before_the_commit() {
     assert!(!second.status.success(), "{}", second.stdout);
 
     rig.start_server("127.0.0.1:0");
-    proxy.pass_on_to(&rig.server_address());
-    let third = rig.backup(None).fine("the backup after it");
+    wire.pass_on_to(&rig.server_address());
+    let third = rig.backup(None).succeeds("the backup after it");
     let restored = rig.restore(third["snapshot_id"].as_u64().unwrap(), None);
-    let found = differences(&look(&rig.tree()), &look(restored.path()), true);
+    let found = differences(&seen(&rig.tree()), &seen(restored.path()), true);
     assert!(found.is_empty(), "the snapshot after it: {found:#?}");
     assert_eq!(
         third["seq"].as_u64(),

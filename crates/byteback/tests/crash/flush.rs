@@ -7,9 +7,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::seed::fresh_seed;
+
 use crate::rig::hand::Hand;
 use crate::rig::operation::{OnFile, Operation, What};
-use crate::rig::random::{Random, seed};
 use crate::rig::{Mode, Rig};
 
 const FILES: u64 = 8;
@@ -47,7 +49,7 @@ fn dirty(tree: &Path, number: u64) -> Hand {
 
 #[test]
 fn a_daemon_that_is_killed_while_it_flushes_dies() {
-    let mut random = Random::new(seed());
+    let mut random = SplitMix64::new(fresh_seed());
     let mut rig = Rig::new(Mode::Fast);
     let url = rig.start_server("127.0.0.1:0");
     rig.init(&rig.tree(), &url, "folder");
@@ -64,6 +66,6 @@ fn a_daemon_that_is_killed_while_it_flushes_dies() {
         drop(writer);
     }
     rig.mount();
-    rig.backup(None).fine("the backup after all that");
+    rig.backup(None).succeeds("the backup after all that");
     rig.umount();
 }

@@ -5,14 +5,14 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::local_tree::Tree;
+use byteback_testkit::seed::Draw;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
-
-use crate::rig::random::Random;
-use crate::rig::tree::Tree;
 
 /// Makes a few changes of all kinds below `root`, whose content is `tree`; returns their
 /// description.
-pub(crate) fn meddle(root: &Path, tree: &Tree, random: &mut Random) -> Vec<String> {
+pub(crate) fn meddle(root: &Path, tree: &Tree, random: &mut SplitMix64) -> Vec<String> {
     let files: Vec<&PathBuf> = tree
         .iter()
         .filter(|(_, entry)| entry.is_file())
@@ -60,7 +60,7 @@ pub(crate) fn meddle(root: &Path, tree: &Tree, random: &mut Random) -> Vec<Strin
                 "mode changed"
             }
             _ => {
-                let directory = root.join(format!("meddling{}", random.next()));
+                let directory = root.join(format!("meddling{}", random.next_u64()));
                 fs::create_dir(&directory).unwrap();
                 fs::write(directory.join("file"), number.to_string()).unwrap();
                 "a directory made"

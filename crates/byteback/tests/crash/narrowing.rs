@@ -8,8 +8,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use byteback_host::random::noise;
+use byteback_testkit::local_tree::{differences, seen};
 
-use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
 const FILE_BYTES: usize = 64 << 20;
@@ -23,12 +23,12 @@ fn crash_and_back_up(with_checksums: bool) -> serde_json::Value {
     if with_checksums {
         let tree = rig.tree();
         rig.run(&["--json", "init", tree.to_str().unwrap(), "--block-checksums"])
-            .fine("turning checksums on");
+            .succeeds("turning checksums on");
     }
     let path = rig.tree().join("image");
     fs::write(&path, noise(1, FILE_BYTES)).unwrap();
     rig.mount();
-    rig.backup(None).fine("the first backup");
+    rig.backup(None).succeeds("the first backup");
     let file = File::options().write(true).open(&path).unwrap();
     for piece in 0..4_u64 {
         let bytes = noise(10 + piece, CHANGED_BYTES / 4);
@@ -44,16 +44,16 @@ fn crash_and_back_up(with_checksums: bool) -> serde_json::Value {
         arguments.extend(["--delta", "rsync"].map(str::to_owned));
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let report = rig.run(&arguments).fine("the backup after the crash");
+    let report = rig.run(&arguments).succeeds("the backup after the crash");
     assert_eq!(report["whole"]["interrupted"], 1, "{report}");
     assert_eq!(report["examined_files"], 1, "{report}");
     let snapshot = report["snapshot_id"].as_u64().unwrap();
     let restored = rig.restore(snapshot, None);
     assert_eq!(
-        differences(&look(&rig.tree()), &look(restored.path()), true),
+        differences(&seen(&rig.tree()), &seen(restored.path()), true),
         Vec::<String>::new()
     );
-    let after = rig.backup(None).fine("the one after it");
+    let after = rig.backup(None).succeeds("the one after it");
     assert_eq!(after["changed_bytes"], 0, "{after}");
     rig.umount();
     report

@@ -30,11 +30,13 @@ mod standstill;
 use std::fs;
 use std::time::Duration;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::seed::{fresh_seed, rounds};
+
 use rig::hand::Hand;
 use rig::lane::{History, Lane, Moment, Plan, Window, part_of};
 use rig::operation::Choice;
-use rig::random::{Random, rounds, seed};
-use rig::tree::{differences, look};
 use rig::{Mode, Rig};
 
 /// The requirement on a lane's restored state.
@@ -60,13 +62,13 @@ const UNSYNCED: Choice = Choice {
     unsynced_stores: true,
 };
 
-fn start_lane(rig: &Rig, name: &str, random: &mut Random, choice: Choice, hands: usize) -> Lane {
+fn start_lane(rig: &Rig, name: &str, random: &mut SplitMix64, choice: Choice, hands: usize) -> Lane {
     let directory = rig.tree().join(name);
     fs::create_dir(&directory).unwrap();
     let mut all = vec![Hand::here(&directory)];
     all.extend((1..hands).map(|_| Hand::process(&directory)));
     let plan = Plan {
-        seed: random.next(),
+        seed: random.next_u64(),
         choice,
         pace: Duration::from_micros(150),
     };
@@ -87,7 +89,7 @@ fn during<T>(lanes: &[Promised], backup: impl FnOnce() -> T) -> (T, Vec<Window>)
 /// Restores a snapshot and compares it with the permitted states.
 fn check(rig: &Rig, snapshot: u64, repository: Option<&str>, lanes: &[Promised], windows: &[Window]) {
     let restored = rig.restore(snapshot, repository);
-    let tree = look(restored.path());
+    let tree = seen(restored.path());
     for (promised, window) in lanes.iter().zip(windows) {
         let part = part_of(&tree, &promised.lane.name);
         let answer = match promised.promise {
@@ -111,8 +113,8 @@ fn snapshot_of(summary: &serde_json::Value) -> u64 {
 }
 
 fn hammer(mode: Mode, promises: &[Promise], repositories: usize, default_rounds: u64) {
-    let seed = seed();
-    let mut random = Random::new(seed);
+    let seed = fresh_seed();
+    let mut random = SplitMix64::new(seed);
     let mut rig = Rig::new(mode);
     let url = rig.start_server("127.0.0.1:0");
     rig.init(&rig.tree(), &url, "first");
@@ -141,13 +143,13 @@ fn hammer(mode: Mode, promises: &[Promise], repositories: usize, default_rounds:
                 let (rig, lanes) = (&rig, &lanes);
                 scope.spawn(move || {
                     let (ran, windows) = during(lanes, || rig.backup(Some(repository)));
-                    let summary = ran.fine("backup to the other repository");
+                    let summary = ran.succeeds("backup to the other repository");
                     check(rig, snapshot_of(&summary), Some(repository), lanes, &windows);
                 })
             });
             let other: Vec<_> = other.collect();
             let (ran, windows) = during(&lanes, || rig.backup(None));
-            let summary = ran.fine(&format!("backup {round}"));
+            let summary = ran.succeeds(&format!("backup {round}"));
             check(&rig, snapshot_of(&summary), None, &lanes, &windows);
             states += windows.iter().map(Window::len).max().unwrap_or(0);
             kept += summary["kept_bytes"].as_u64().unwrap();
@@ -175,10 +177,10 @@ fn hammer(mode: Mode, promises: &[Promise], repositories: usize, default_rounds:
 /// With no writers, a restored backup equals the folder to the last attribute, and the next backup
 /// finds no change.
 fn quiet(rig: &Rig, mode: Mode) {
-    let snapshot = snapshot_of(&rig.backup(None).fine("the last backup"));
+    let snapshot = snapshot_of(&rig.backup(None).succeeds("the last backup"));
     let restored = rig.restore(snapshot, None);
     // A kernel that collects writes keeps the time to itself until it writes the inode.
-    let found = differences(&look(&rig.tree()), &look(restored.path()), mode == Mode::Exact);
+    let found = differences(&seen(&rig.tree()), &seen(restored.path()), mode == Mode::Exact);
     assert!(found.is_empty(), "the last backup differs:\n{}", found.join("\n"));
 }
 

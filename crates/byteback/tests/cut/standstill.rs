@@ -69,7 +69,7 @@ fn a_backup_that_stands_still_holds_up_no_writer() {
     }
 
     pidfd_send_signal(&process, Signal::CONT).unwrap();
-    let summary = backup.wait().fine("the backup");
+    let summary = backup.wait().succeeds("the backup");
     let restored = rig.restore(summary["snapshot_id"].as_u64().unwrap(), None);
     let bytes = fs::read(restored.path().join("large")).unwrap();
     assert_eq!(bytes.len(), FILE_BYTES);

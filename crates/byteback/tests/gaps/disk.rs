@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::rig::tool::run;
+use byteback_testkit::tools::run;
 
 /// A file system that is mounted as long as this lives.
 pub(crate) struct Disk {

@@ -5,11 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use byteback_host::random::noise;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::settle;
 
 use crate::disk::Disk;
-use crate::rig::tool::run;
 use crate::rig::{Mode, Rig};
-use crate::scene::{bound, change_unseen, fill, save, save_for_good, scene, set_time, settle, write_at};
+use crate::scene::{bound, change_unseen, fill, save, save_for_good, scene, set_time, write_at};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()

@@ -3,19 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::time::Duration;
 
 use byteback_host::random::noise;
+use byteback_testkit::local_tree::{differences, seen};
+use byteback_testkit::waiting::settle;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use serde_json::Value;
 
-use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
-
-/// Waits: more recent times prove nothing.
-pub(crate) fn settle() {
-    std::thread::sleep(Duration::from_millis(60));
-}
 
 /// A server, and a folder bound to it.
 pub(crate) fn bound(mut rig: Rig) -> Rig {
@@ -83,9 +78,9 @@ pub(crate) fn change_unseen(path: &Path, at: u64, bytes: &[u8]) {
 pub(crate) fn save(rig: &Rig, when: &str) -> Value {
     let ran = rig.backup(None);
     let said = format!("{}{}", ran.stderr, ran.stdout);
-    let summary = ran.fine(when);
+    let summary = ran.succeeds(when);
     let restored = rig.restore(summary["snapshot_id"].as_u64().unwrap(), None);
-    let found = differences(&look(&rig.tree()), &look(restored.path()), true);
+    let found = differences(&seen(&rig.tree()), &seen(restored.path()), true);
     assert!(found.is_empty(), "{when}:\n{}\n{said}", found.join("\n"));
     summary
 }

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use byteback_host::random::noise;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_testkit::seed::{Draw, fresh_seed, rounds};
+use byteback_testkit::tools::run;
 
 use crate::rig::Rig;
-use crate::rig::random::{Random, rounds, seed};
-use crate::rig::tool::run;
 use crate::scene::{change_unseen, save, save_for_good, scene, write_at};
 
 fn copy(from: &Path, to: &Path) {
@@ -134,7 +134,7 @@ enum Damage {
 }
 
 impl Damage {
-    fn inflict(self, path: &Path, random: &mut Random) {
+    fn inflict(self, path: &Path, random: &mut SplitMix64) {
         let Ok(mut bytes) = fs::read(path) else { return };
         let len = bytes.len();
         match self {
@@ -178,7 +178,8 @@ fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
         follow(rig, &said, when);
         ran = rig.run(&["--json", "mount", tree.to_str().unwrap()]);
     }
-    rig.run(&["--json", "umount", tree.to_str().unwrap()]).fine("umount");
+    rig.run(&["--json", "umount", tree.to_str().unwrap()])
+        .succeeds("umount");
     // The backup reads the binding.
     let ran = rig.backup(None);
     if !ran.status.success() {
@@ -233,13 +234,13 @@ fn follow(rig: &Rig, said: &str, when: &str) {
         // The damage has changed the address in the binding.
         assert!(ran.stderr.contains("binding.json"), "{when}: {}", ran.stderr);
         fs::remove_file(folder.join("binding.json")).unwrap();
-        rig.run(&arguments).fine(when);
+        rig.run(&arguments).succeeds(when);
     }
 }
 
 #[test]
 fn state_damage_hides_no_change_and_blocks_nobody_for_good() {
-    let mut random = Random::new(seed());
+    let mut random = SplitMix64::new(fresh_seed());
     let files: [&[&str]; 6] = [
         &["log.redb"],
         &["intents"],
@@ -298,10 +299,10 @@ fn a_lost_log_is_told_with_its_reason() {
         save(&rig, "the first backup");
         rig.umount();
         change(&rig, 1);
-        damage.inflict(&rig.state_folder().join("log.redb"), &mut Random::new(1));
+        damage.inflict(&rig.state_folder().join("log.redb"), &mut SplitMix64::new(1));
         rig.mount();
         let ran = rig.backup(None);
-        let summary = ran.summary.clone().unwrap_or_default();
+        let summary = ran.summary().unwrap_or_default();
         assert!(ran.status.success(), "{damage:?}: {}", ran.stderr);
         assert!(summary["everything_because"].is_string(), "{damage:?}: {summary}");
         assert!(ran.stderr.contains("sending everything"), "{damage:?}: {}", ran.stderr);

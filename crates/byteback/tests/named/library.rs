@@ -8,9 +8,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::rig::random::{Random, seed};
+use byteback_host::random::SplitMix64;
+use byteback_testkit::seed::fresh_seed;
+use byteback_testkit::tools::printed;
+
+use crate::StopAtEnd;
 use crate::rig::{Mode, Rig};
-use crate::{StopAtEnd, run};
 
 const RECORD_BYTES: u64 = 512;
 const RECORDS: u64 = 4096;
@@ -23,25 +26,33 @@ fn build_example(beside: &Path) -> (PathBuf, PathBuf) {
         format!("PREFIX={}", prefix.display()),
         format!("BUILD={}", beside.join("build").display()),
     ];
-    run(Command::new("make")
-        .arg("-C")
-        .arg(&library)
-        .arg("check")
-        .args(&settings));
-    run(Command::new("make")
-        .arg("-C")
-        .arg(&library)
-        .arg("install")
-        .args(&settings));
-    let flags = run(Command::new("pkg-config")
-        .args(["--cflags", "--libs", "libbyteback"])
-        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+    printed(
+        Command::new("make")
+            .arg("-C")
+            .arg(&library)
+            .arg("check")
+            .args(&settings),
+    );
+    printed(
+        Command::new("make")
+            .arg("-C")
+            .arg(&library)
+            .arg("install")
+            .args(&settings),
+    );
+    let flags = printed(
+        Command::new("pkg-config")
+            .args(["--cflags", "--libs", "libbyteback"])
+            .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
+    );
     let program = beside.join("changed-ranges");
-    run(Command::new("cc")
-        .args(["-std=c99", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&program)
-        .arg(library.join("examples/changed-ranges.c"))
-        .args(flags.split_whitespace()));
+    printed(
+        Command::new("cc")
+            .args(["-std=c99", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .arg(library.join("examples/changed-ranges.c"))
+            .args(flags.split_whitespace()),
+    );
     (program, prefix.join("lib"))
 }
 
@@ -52,7 +63,7 @@ fn record(number: u64) -> Vec<u8> {
 /// Writes numbered records at random places until it is told to stop. Each place is noted before
 /// its record is written.
 fn write_records(file: &File, seed: u64, places: &Mutex<Vec<u64>>, done: &AtomicU64, stop: &AtomicBool) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
         number += 1;
@@ -87,14 +98,16 @@ fn library_example_keeps_a_copy_in_step_with_a_file_in_use() {
     rig.mount();
     let copy = beside.path().join("copy");
     let example = || {
-        run(Command::new(&program)
-            .arg(&path)
-            .arg(&copy)
-            .env("LD_LIBRARY_PATH", &library))
+        printed(
+            Command::new(&program)
+                .arg(&path)
+                .arg(&copy)
+                .env("LD_LIBRARY_PATH", &library),
+        )
     };
     let file = File::options().write(true).open(&path).unwrap();
     let (places, done, stop) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-    let seed = seed();
+    let seed = fresh_seed();
     std::thread::scope(|scope| {
         scope.spawn(|| write_records(&file, seed, &places, &done, &stop));
         let _stop = StopAtEnd(&stop);
@@ -140,10 +153,12 @@ fn library_example_keeps_a_copy_in_step_with_a_file_in_use() {
     // Nor does a version of one file count for another that is moved to its name.
     let other = rig.tree().join("other");
     fs::write(&other, state_after(1, &[3])).unwrap();
-    run(Command::new(&program)
-        .arg(&other)
-        .arg(beside.path().join("copy of other"))
-        .env("LD_LIBRARY_PATH", &library));
+    printed(
+        Command::new(&program)
+            .arg(&other)
+            .arg(beside.path().join("copy of other"))
+            .env("LD_LIBRARY_PATH", &library),
+    );
     file.write_all_at(&record(7), 0).unwrap();
     example();
     fs::rename(&other, &path).unwrap();

@@ -25,33 +25,19 @@ mod socket;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use byteback_host::random::SplitMix64;
+use byteback_testkit::local_tree::{Tree, differences, seen};
+use byteback_testkit::seed::fresh_seed;
+use byteback_testkit::tools::printed;
 
 use rig::hand::Hand;
 use rig::lane::{History, Lane, Moment, Plan, part_of};
 use rig::operation::Choice;
-use rig::random::{Random, seed};
-use rig::tree::{Tree, differences, look};
 use rig::{Mode, Rig};
-
-/// Runs a program that must succeed; returns its output.
-#[track_caller]
-fn run(command: &mut Command) -> String {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}; `make dependencies` installs what tests need"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{said}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    said
-}
 
 /// A named cut of the rig's tree, ended when this is dropped.
 struct NamedCut(PathBuf);
@@ -71,7 +57,7 @@ impl Drop for NamedCut {
 }
 
 fn sqlite(database: &Path, orders: &str) -> String {
-    run(Command::new("sqlite3").arg("-batch").arg(database).arg(orders))
+    printed(Command::new("sqlite3").arg("-batch").arg(database).arg(orders))
 }
 
 /// Writes number after number, first into `a.db`, which has a write-ahead log, then into `b.db`,
@@ -97,7 +83,7 @@ fn count_in_databases(dir: &Path, stop: &AtomicBool, written: &AtomicU64) {
 /// Checks the databases of a saved tree on a copy, because opening them repairs them.
 fn check_databases(saved: &Path, beside: &Path, who: &str) -> u64 {
     let copy = beside.join(format!("databases-of-{who}"));
-    run(Command::new("cp").arg("-a").arg(saved.join("databases")).arg(&copy));
+    printed(Command::new("cp").arg("-a").arg(saved.join("databases")).arg(&copy));
     let count = |name: &str| {
         let database = copy.join(name);
         assert_eq!(
@@ -130,37 +116,43 @@ fn with_tar(cut: &Path, archive: &Path, into: &Path) {
     // Times of access are no part of a cut. Modification times are, and are compared. Holes are
     // not: a file system may report other holes after it writes back, without any change of the
     // file.
-    run(Command::new("tar")
-        .args([
-            "--xattrs",
-            "--xattrs-include=*",
-            "--numeric-owner",
-            "--pax-option=delete=atime",
-        ])
-        .arg("-C")
-        .arg(cut)
-        .arg("-cf")
-        .arg(archive)
-        .arg("."));
+    printed(
+        Command::new("tar")
+            .args([
+                "--xattrs",
+                "--xattrs-include=*",
+                "--numeric-owner",
+                "--pax-option=delete=atime",
+            ])
+            .arg("-C")
+            .arg(cut)
+            .arg("-cf")
+            .arg(archive)
+            .arg("."),
+    );
     let all = ["--xattrs", "--xattrs-include=*", "--numeric-owner"];
     fs::create_dir(into).unwrap();
-    run(Command::new("tar")
-        .args(all)
-        .arg("-C")
-        .arg(into)
-        .arg("-xpf")
-        .arg(archive));
+    printed(
+        Command::new("tar")
+            .args(all)
+            .arg("-C")
+            .arg(into)
+            .arg("-xpf")
+            .arg(archive),
+    );
 }
 
 fn with_borg(cut: &Path, home: &Path, into: &Path) {
     let repository = home.join("borg");
     let borg = |arguments: &[&str], dir: &Path| {
-        run(Command::new("borg")
-            .args(arguments)
-            .current_dir(dir)
-            .env("BORG_BASE_DIR", home)
-            .env("BORG_REPO", &repository)
-            .env("BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK", "yes"))
+        printed(
+            Command::new("borg")
+                .args(arguments)
+                .current_dir(dir)
+                .env("BORG_BASE_DIR", home)
+                .env("BORG_REPO", &repository)
+                .env("BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK", "yes"),
+        )
     };
     borg(&["init", "-e", "none"], home);
     borg(&["create", "--files-cache=ctime,size", "::one", "."], cut);
@@ -171,13 +163,15 @@ fn with_borg(cut: &Path, home: &Path, into: &Path) {
 fn with_restic(cut: &Path, home: &Path, into: &Path) -> PathBuf {
     let repository = home.join("restic");
     let restic = |arguments: &[&str]| {
-        run(Command::new("restic")
-            .args(arguments)
-            .arg("--no-cache")
-            .current_dir(cut)
-            .env("HOME", home)
-            .env("RESTIC_REPOSITORY", &repository)
-            .env("RESTIC_PASSWORD", "test"))
+        printed(
+            Command::new("restic")
+                .args(arguments)
+                .arg("--no-cache")
+                .current_dir(cut)
+                .env("HOME", home)
+                .env("RESTIC_REPOSITORY", &repository)
+                .env("RESTIC_PASSWORD", "test"),
+        )
     };
     restic(&["init"]);
     restic(&["backup", "--ignore-inode", "."]);
@@ -189,7 +183,7 @@ fn with_restic(cut: &Path, home: &Path, into: &Path) -> PathBuf {
 
 #[test]
 fn cut_under_load_gives_tar_borg_and_restic_the_same_moment() {
-    let mut random = Random::new(seed());
+    let mut random = SplitMix64::new(fresh_seed());
     let mut rig = Rig::new(Mode::Exact);
     rig.mount();
     let beside = tempfile::Builder::new()
@@ -207,7 +201,7 @@ fn cut_under_load_gives_tar_borg_and_restic_the_same_moment() {
         fs::create_dir(&directory).unwrap();
         let hands = vec![Hand::here(&directory), Hand::process(&directory)];
         let plan = Plan {
-            seed: random.next(),
+            seed: random.next_u64(),
             choice,
             pace: Duration::from_micros(300),
         };
@@ -240,9 +234,9 @@ fn cut_under_load_gives_tar_borg_and_restic_the_same_moment() {
             ("borg", beside.join("of-borg")),
             ("restic", of_restic),
         ];
-        let shown = below(&look(&cut.0));
+        let shown = below(&seen(&cut.0));
         for (who, path) in &saved {
-            let tree = below(&look(path));
+            let tree = below(&seen(path));
             let found = differences(&shown, &tree, true);
             assert!(
                 found.is_empty(),
@@ -262,9 +256,11 @@ fn cut_under_load_gives_tar_borg_and_restic_the_same_moment() {
             std::thread::sleep(Duration::from_millis(10));
         }
         with_tar(&cut.0, &beside.join("second.tar"), &beside.join("tar-again"));
-        run(Command::new("cmp")
-            .arg(beside.join("first.tar"))
-            .arg(beside.join("second.tar")));
+        printed(
+            Command::new("cmp")
+                .arg(beside.join("first.tar"))
+                .arg(beside.join("second.tar")),
+        );
         // The tree has really moved on.
         assert!(!differences(&shown, &below(&look_calmly(&databases, &shown)), true).is_empty());
         drop(cut);

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use byteback_testkit::tools::printed;
+
 use crate::rig::{Mode, Rig};
-use crate::run;
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interface.md"));
 
@@ -17,10 +18,12 @@ fn python_program_of_the_document_gets_changes_and_opens_a_cut() {
     fs::write(rig.tree().join("file"), "old").unwrap();
     rig.mount();
     fs::write(rig.tree().join("new"), "content").unwrap();
-    let said = run(Command::new("python3")
-        .arg("-c")
-        .arg(program)
-        .arg(rig.state_folder().join("control.sock")));
+    let said = printed(
+        Command::new("python3")
+            .arg("-c")
+            .arg(program)
+            .arg(rig.state_folder().join("control.sock")),
+    );
     let lines: Vec<&str> = said.lines().collect();
     // The root, the file and the new one, none of them known to this consumer; then the path of the
     // cut.

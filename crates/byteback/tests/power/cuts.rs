@@ -8,15 +8,17 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::local_tree::{differences, digest, seen};
+use byteback_testkit::processes::kill;
+use byteback_testkit::seed::{Draw, fresh_seed, mix, rounds};
+use byteback_testkit::wire::Wire;
 use rustix::fs::{CWD, Mode as Permissions, OFlags};
 
 use crate::device::Device;
 use crate::rig::hand::Hand;
 use crate::rig::lane::{History, Lane, Plan, part_of};
 use crate::rig::operation::Choice;
-use crate::rig::proxy::Proxy;
-use crate::rig::random::{Random, mix, rounds, seed};
-use crate::rig::tree::{differences, digest, look};
 use crate::rig::{Mode, Rig};
 
 /// A file system, and its mount options.
@@ -53,9 +55,9 @@ struct World {
     /// Dropped before the rig, in whose directory it lies.
     device: Device,
     rig: Rig,
-    proxy: Proxy,
+    wire: Wire,
     kind: &'static Kind,
-    random: Random,
+    random: SplitMix64,
     /// Snapshots that were acknowledged, with the digests of what they restore to.
     acknowledged: Vec<(u64, u64)>,
     last: u64,
@@ -76,8 +78,8 @@ impl World {
         let device = Device::new(rig.directory(), kind.mib, kind.maker, kind.options[0]);
         rig.move_client(&device.point);
         rig.start_server("127.0.0.1:0");
-        let proxy = Proxy::start(&rig.server_address());
-        rig.init(&rig.tree(), proxy.url(), "folder");
+        let wire = Wire::start(&rig.server_address());
+        rig.init(&rig.tree(), wire.url(), "folder");
         fs::create_dir(rig.tree().join("lane")).unwrap();
         fs::create_dir(rig.tree().join("old")).unwrap();
         for number in 0..OLD_FILES {
@@ -87,10 +89,10 @@ impl World {
         fs::write(rig.tree().join("records"), b"").unwrap();
         Self {
             rig,
-            proxy,
+            wire,
             device,
             kind,
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             acknowledged: Vec::new(),
             last: 0,
             counts: Counts::default(),
@@ -100,11 +102,11 @@ impl World {
     fn save(&mut self, when: &str) -> serde_json::Value {
         let ran = self.rig.backup(None);
         let said = format!("{}{}", ran.stderr, ran.stdout);
-        let summary = ran.fine(when);
+        let summary = ran.succeeds(when);
         let snapshot = summary["snapshot_id"].as_u64().unwrap();
         let restored = self.rig.restore(snapshot, None);
-        let copy = look(restored.path());
-        let found = differences(&look(&self.rig.tree()), &copy, self.rig.is_exact());
+        let copy = seen(restored.path());
+        let found = differences(&seen(&self.rig.tree()), &copy, self.rig.is_exact());
         assert!(found.is_empty(), "{when}:\n{}\n{said}", found.join("\n"));
         self.acknowledged.push((snapshot, digest(&copy, true)));
         summary
@@ -119,9 +121,9 @@ impl World {
             rustix::fs::openat(CWD, tree.join("old"), flags, Permissions::empty()).unwrap()
         };
         self.rig.mount();
-        let history = History::adopt(&part_of(&look(&tree), "lane"), self.last);
+        let history = History::adopt(&part_of(&seen(&tree), "lane"), self.last);
         let plan = Plan {
-            seed: self.random.next(),
+            seed: self.random.next_u64(),
             choice: Choice {
                 stores: true,
                 unsynced_stores: false,
@@ -139,11 +141,11 @@ impl World {
         let synced = AtomicU64::new(fs::metadata(tree.join("records")).unwrap().len() / RECORD_BYTES);
         let before = Duration::from_micros(self.random.below(700_000));
         let with_backups = self.random.chance(40);
-        let writers = [self.random.next(), self.random.next(), self.random.next()];
+        let writers = [self.random.next_u64(), self.random.next_u64(), self.random.next_u64()];
         let command: Mutex<Option<OwnedFd>> = Mutex::new(None);
         let daemon = self.rig.daemon_handle();
         let rig = &self.rig;
-        let (device, proxy) = (&self.device, &self.proxy);
+        let (device, wire) = (&self.device, &self.wire);
         let mut backups = 0;
         let (durable, moment) = std::thread::scope(|scope| {
             let (is_over, synced, tree, below, command) = (&is_over, &synced, &tree, &below, &command);
@@ -170,15 +172,15 @@ impl World {
             let durable = synced.load(Ordering::SeqCst);
             // First the wire, then the disk: no other machine hears of anything later than this
             // moment.
-            proxy.cut();
+            wire.cut();
             let moment = device.moment();
-            crate::rig::kill(&daemon);
+            kill(&daemon);
             is_over.store(true, Ordering::SeqCst);
             lane.stop_starting();
             // The command dies with the machine, even one that was just being started.
             while saving.as_ref().is_some_and(|saving| !saving.is_finished()) {
                 if let Some(command) = &*command.lock().unwrap() {
-                    crate::rig::kill(command);
+                    kill(command);
                 }
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -221,7 +223,7 @@ impl World {
 
         // A leftover of a store at the last moment is in both the file and its copy; a new store
         // would make them differ.
-        self.proxy.mend();
+        self.wire.mend();
         if self.random.chance(70) {
             self.rig.mount();
         }
@@ -244,7 +246,7 @@ impl World {
     fn check_all_acknowledged(&self) {
         for (snapshot, as_it_was) in &self.acknowledged {
             let restored = self.rig.restore(*snapshot, None);
-            let now = digest(&look(restored.path()), true);
+            let now = digest(&seen(restored.path()), true);
             assert_eq!(
                 now, *as_it_was,
                 "snapshot {snapshot} restores to something else than before"
@@ -261,7 +263,7 @@ fn record(number: u64) -> Vec<u8> {
 
 /// Appends one record after the other, each synced before the next.
 fn append_records(path: &Path, synced: &AtomicU64, seed: u64, is_over: &AtomicBool) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let Ok(file) = fs::File::options().write(true).open(path) else {
         return;
     };
@@ -281,10 +283,10 @@ fn append_records(path: &Path, synced: &AtomicU64, seed: u64, is_over: &AtomicBo
 
 /// Writes in place into files that were clean, and syncs nothing.
 fn overwrite_old_files(directory: &Path, seed: u64, is_over: &AtomicBool) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     while !is_over.load(Ordering::SeqCst) {
         let path = directory.join(random.below(OLD_FILES).to_string());
-        let bytes = random.next().to_le_bytes().repeat(1 + random.index(300));
+        let bytes = random.next_u64().to_le_bytes().repeat(1 + random.index(300));
         let at = random.below(OLD_FILE_BYTES - bytes.len() as u64);
         let done = fs::File::options()
             .write(true)
@@ -299,7 +301,7 @@ fn overwrite_old_files(directory: &Path, seed: u64, is_over: &AtomicBool) {
 
 /// Sends dirty pages to the disk without times and sizes, as the kernel does after half a minute.
 fn flush_some(below: &OwnedFd, seed: u64, is_over: &AtomicBool) {
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     while !is_over.load(Ordering::SeqCst) {
         let name = random.below(OLD_FILES).to_string();
         if let Ok(file) = rustix::fs::openat(below, name, OFlags::RDONLY, Permissions::empty()) {
@@ -317,7 +319,7 @@ fn write_back(file: &OwnedFd) {
 }
 
 fn survive(kind: &'static Kind, mode: Mode, default_rounds: u64) {
-    let mut world = World::new(kind, mode, seed());
+    let mut world = World::new(kind, mode, fresh_seed());
     let asked = rounds(default_rounds);
     // A cut may come before the first write, or right after a flush. Then it shows nothing, and a
     // few more are made until one does.

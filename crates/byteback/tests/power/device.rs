@@ -15,13 +15,13 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::seed::Draw;
+use byteback_testkit::tools::run;
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
-
-use crate::rig::random::Random;
-use crate::rig::tool::run;
 
 const BLOCK_BYTES: usize = 4096;
 const FILE: INodeNo = INodeNo(2);
@@ -99,7 +99,7 @@ impl Moment {
     }
 
     /// Possible content of the disk when its power comes back.
-    fn survivor(&self, random: &mut Random) -> Blocks {
+    fn survivor(&self, random: &mut SplitMix64) -> Blocks {
         let mut blocks = self.flushed.clone();
         // Extremes are the cases that protocols forget.
         let percent = match random.below(8) {
@@ -336,7 +336,7 @@ impl Device {
 
     /// Brings the disk back as one that lost its power in `moment`, mounted with `options`. No
     /// process may be using it any more.
-    pub(crate) fn come_back(&mut self, moment: &Moment, random: &mut Random, options: &str) {
+    pub(crate) fn come_back(&mut self, moment: &Moment, random: &mut SplitMix64, options: &str) {
         self.unmount();
         self.served = None;
         self.serve(moment.survivor(random));
@@ -370,7 +370,7 @@ fn the_device_keeps_what_was_flushed_and_any_choice_of_the_rest() {
     };
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..300 {
-        moment.survivor(&mut Random::new(seed)).read(0, &mut bytes);
+        moment.survivor(&mut SplitMix64::new(seed)).read(0, &mut bytes);
         seen.insert((bytes[100], bytes[BLOCK_BYTES], bytes[2 * BLOCK_BYTES]));
     }
     let all = [1, 2].map(|first| [1, 2, 3].map(|second| [1, 2].map(|third| (first, second, third))));

@@ -22,10 +22,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::local_tree::{Entry, Tree, first_difference};
+use byteback_testkit::seed::Draw;
+
 use super::hand::Hand;
 use super::operation::{Choice, Inode, Kind, Model, Node, Operation, Touched, XATTR, record, usize_of};
-use super::random::Random;
-use super::tree::{Entry, Tree, first_difference};
 
 /// The operations of a lane so far, and the resulting state.
 #[derive(Clone, Debug, Default)]
@@ -75,10 +77,10 @@ impl History {
     /// A history that begins with the content of a directory.
     pub(crate) fn adopt(files: &Tree, base: u64) -> Self {
         let mut model = Model::default();
-        let mut known: HashMap<u64, Inode> = HashMap::new();
+        let mut known: HashMap<&Path, Inode> = HashMap::new();
         for (path, entry) in files {
             let path = path.to_str().unwrap();
-            if let Some(inode) = known.get(&entry.inode) {
+            if let Some(inode) = known.get(&*entry.first_name) {
                 model.names.insert(path.to_owned(), *inode);
                 continue;
             }
@@ -95,7 +97,7 @@ impl History {
                 xattr: entry.xattrs.get(OsStr::new(XATTR)).cloned(),
             };
             let inode = model.adopt(path, node);
-            known.insert(entry.inode, inode);
+            known.insert(&entry.first_name, inode);
         }
         Self {
             model,
@@ -152,7 +154,7 @@ impl Lane {
             .spawn({
                 let (history, stop) = (Arc::clone(&history), Arc::clone(&stop));
                 move || {
-                    let mut random = Random::new(plan.seed);
+                    let mut random = SplitMix64::new(plan.seed);
                     while !stop.load(Ordering::Relaxed) {
                         let operation = {
                             let mut history = history.lock().unwrap();
@@ -261,8 +263,8 @@ fn links_agree(model: &Model, restored: &Tree) -> bool {
     let (mut there, mut back) = (BTreeMap::new(), BTreeMap::new());
     model.names.iter().all(|(path, inode)| {
         restored.get(Path::new(path)).is_some_and(|entry| {
-            *there.entry(*inode).or_insert(entry.inode) == entry.inode
-                && *back.entry(entry.inode).or_insert(*inode) == *inode
+            *there.entry(*inode).or_insert(&entry.first_name) == &entry.first_name
+                && *back.entry(&entry.first_name).or_insert(*inode) == *inode
         })
     })
 }

@@ -1,14 +1,12 @@
-//! The real program under test: a server, a mounted folder and backups of it, as processes.
+//! The real program under test: a server, a mounted folder and backups of it, as processes. (The
+//! rig of the test kit has its server in the test's own process, and no mount.)
 //!
 //! | part | content |
 //! |---|---|
-//! | `rig` (this file) | starting, killing and asking the processes; cleaning up after a failure |
-//! | `random` | a seeded generator, printed so that a run can be repeated |
+//! | `rig` (this file) | the processes of a test and what is asked of them; cleaning up after a failure |
 //! | `operation` | one change of a tree: performed on a real directory, and on a model in memory |
 //! | `hand` | the process that performs it: this one, or one of its own that may die |
 //! | `lane` | a sequence of operations with a history, and the question whether a restored tree is a moment of it |
-//! | `tree` | a directory with all its attributes, and the comparison of two of them |
-//! | `proxy` | a wire between client and server that can be cut at a chosen point |
 //!
 //! Everything lives below one temporary directory. However a test ends, dropping the [`Rig`] ends
 //! the processes by their handles and removes the mount.
@@ -16,23 +14,18 @@
 pub(crate) mod hand;
 pub(crate) mod lane;
 pub(crate) mod operation;
-pub(crate) mod proxy;
-pub(crate) mod random;
-pub(crate) mod tool;
-pub(crate) mod tree;
 
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use byteback_testkit::command::{Ran, Running, ServerProcess, isolated};
+use byteback_testkit::mounts::{assert_fuse, is_mounted};
+use byteback_testkit::processes::{handle, has_ended, kill};
 use serde_json::Value;
 
-/// Longer than anything here takes on a busy machine; anything slower hangs.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the death of a daemon may keep the folder from being plain again.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -49,45 +42,6 @@ impl Mode {
             Self::Exact => "exact",
             Self::Fast => "fast",
         }
-    }
-}
-
-/// The result of a command.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) status: ExitStatus,
-    /// The JSON object with `message_type` `summary`, if there was one.
-    pub(crate) summary: Option<Value>,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
-}
-
-impl Ran {
-    /// The summary of a command that must have succeeded.
-    #[track_caller]
-    pub(crate) fn fine(self, what: &str) -> Value {
-        assert!(
-            self.status.success(),
-            "{what}: {}\n{}{}",
-            self.status,
-            self.stderr,
-            self.stdout
-        );
-        self.summary.unwrap_or(Value::Null)
-    }
-}
-
-/// A running server.
-pub(crate) struct ServerProcess {
-    child: Child,
-    url: String,
-}
-
-impl ServerProcess {
-    /// Kills the server with SIGKILL.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
     }
 }
 
@@ -112,10 +66,7 @@ pub(crate) struct Rig {
 impl Rig {
     /// Directories only; no process runs yet.
     pub(crate) fn new(mode: Mode) -> Self {
-        assert!(
-            Path::new("/dev/fuse").exists(),
-            "/dev/fuse is missing: these tests need a machine with FUSE"
-        );
+        assert_fuse();
         // A tmpfs has other rules for times and listings.
         let dir = tempfile::Builder::new()
             .prefix("byteback-rig-")
@@ -171,35 +122,15 @@ impl Rig {
 
     /// A `byteback` command with `arguments`, isolated from the machine's configuration.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_byteback"));
-        command
-            .args(arguments)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.dir.path().join("home"))
-            .env("XDG_CONFIG_HOME", self.dir.path().join("config"))
-            .env("BYTEBACK_STATE_DIR", self.state())
-            .env("BYTEBACK_PROGRESS_FPS", "0")
-            .stdin(Stdio::null());
+        let program = Path::new(env!("CARGO_BIN_EXE_byteback"));
+        let mut command = isolated(program, &self.dir.path().join("home"), arguments);
+        command.env("BYTEBACK_STATE_DIR", self.state());
         command
     }
 
     /// Starts a command whose output goes to files, since a daemon could hold a pipe open.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Running {
-        let stdout = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
-        let stderr = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
-        let child = self
-            .command(arguments)
-            .stdout(stdout.reopen().unwrap())
-            .stderr(stderr.reopen().unwrap())
-            .spawn()
-            .unwrap();
-        Running {
-            child,
-            what: arguments.join(" "),
-            stdout,
-            stderr,
-        }
+        Running::start(self.command(arguments), self.dir.path())
     }
 
     /// Runs a command to its end. One that does not end fails the test.
@@ -210,49 +141,22 @@ impl Rig {
     /// Starts the server. Returns its address as a URL.
     pub(crate) fn start_server(&mut self, listen: &str) -> String {
         let server = self.launch_server(listen);
-        let url = server.url.clone();
+        let url = server.url().to_owned();
         self.server = Some(server);
         url
     }
 
     /// Starts a server that the caller keeps.
     pub(crate) fn launch_server(&self, listen: &str) -> ServerProcess {
-        let log = fs::File::create(self.dir.path().join("serve.out")).unwrap();
         let errors = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.dir.path().join("serve.err"))
             .unwrap();
         let data = self.dir.path().join("data");
-        let mut child = self
-            .command(&[
-                "--json",
-                "serve",
-                "--plain",
-                "--data",
-                data.to_str().unwrap(),
-                "--listen",
-                listen,
-            ])
-            .stdout(log)
-            .stderr(errors)
-            .spawn()
-            .unwrap();
-        let deadline = Instant::now() + COMMAND_TIMEOUT;
-        let url = loop {
-            let text = fs::read_to_string(self.dir.path().join("serve.out")).unwrap();
-            let line = text.split_inclusive('\n').find(|line| line.ends_with('\n'));
-            let said = line.and_then(|line| serde_json::from_str::<Value>(line).ok());
-            if let Some(url) = said.as_ref().and_then(|said| said["url"].as_str()) {
-                break url.to_owned();
-            }
-            if let Some(status) = child.try_wait().unwrap() {
-                panic!("the server ended at once: {status}\n{}", self.server_errors());
-            }
-            assert!(Instant::now() < deadline, "the server says nothing");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        ServerProcess { child, url }
+        let data = data.to_str().unwrap();
+        let mut command = self.command(&["--json", "serve", "--plain", "--data", data, "--listen", listen]);
+        ServerProcess::start(command.stderr(errors), &self.dir.path().join("serve.out"))
     }
 
     /// Hands the server over to the caller.
@@ -272,13 +176,12 @@ impl Rig {
 
     /// Host and port of the server.
     pub(crate) fn server_address(&self) -> String {
-        let url = &self.server.as_ref().unwrap().url;
-        url.strip_prefix("http://").unwrap().to_owned()
+        self.server.as_ref().unwrap().address().to_owned()
     }
 
     /// The server's address as a URL.
     pub(crate) fn server_url(&self) -> String {
-        self.server.as_ref().unwrap().url.clone()
+        self.server.as_ref().unwrap().url().to_owned()
     }
 
     /// Kills the server with SIGKILL.
@@ -299,7 +202,7 @@ impl Rig {
             "--join-token-file",
             token.to_str().unwrap(),
         ])
-        .fine("init");
+        .succeeds("init");
     }
 
     /// Makes a further folder at the server, to which the tree can be backed up with `-r`.
@@ -314,9 +217,9 @@ impl Rig {
         let tree = self.tree();
         let ready = self
             .run(&["--json", "mount", "--mode", self.mode.name(), tree.to_str().unwrap()])
-            .fine("mount");
+            .succeeds("mount");
         let pid = u32::try_from(ready["pid"].as_u64().unwrap()).unwrap();
-        let process = pidfd_open(raw_pid(pid), PidfdFlags::empty()).unwrap();
+        let process = handle(pid);
         self.daemon = Some(DaemonProcess { pid, process });
         ready
     }
@@ -324,7 +227,8 @@ impl Rig {
     /// Unmounts the tree in good order.
     pub(crate) fn umount(&mut self) {
         let tree = self.tree();
-        self.run(&["--json", "umount", tree.to_str().unwrap()]).fine("umount");
+        self.run(&["--json", "umount", tree.to_str().unwrap()])
+            .succeeds("umount");
         self.daemon = None;
         assert!(!is_mounted(&tree), "umount succeeded, but the mount is still there");
     }
@@ -387,9 +291,7 @@ impl Rig {
     }
 
     fn is_dead(&self) -> bool {
-        let Some(process) = &self.dying else { return true };
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&at_once)).unwrap() > 0
+        self.dying.as_ref().is_none_or(has_ended)
     }
 
     /// The arguments of a backup, to the bound repository or to another one.
@@ -414,7 +316,7 @@ impl Rig {
     /// Asserts that a backup now finds nothing to do.
     #[track_caller]
     pub(crate) fn assert_nothing_changed(&self, context: &str) {
-        let again = self.backup(None).fine(context);
+        let again = self.backup(None).succeeds(context);
         for what in [
             "files_new",
             "files_changed",
@@ -437,7 +339,8 @@ impl Rig {
             Some(repository) => arguments.extend(["-r", repository]),
             None => arguments.extend(["--dir", tree.to_str().unwrap()]),
         }
-        self.run(&arguments).fine(&format!("restore of snapshot {snapshot}"));
+        self.run(&arguments)
+            .succeeds(&format!("restore of snapshot {snapshot}"));
         Restored { path: target }
     }
 
@@ -471,12 +374,9 @@ impl Drop for Rig {
             println!("the server's errors:\n{}", self.server_errors());
         }
         if let Some(daemon) = self.daemon.take() {
-            let _ = pidfd_send_signal(&daemon.process, Signal::KILL);
+            kill(&daemon.process);
         }
-        if let Some(server) = &mut self.server {
-            let _ = server.child.kill();
-            let _ = server.child.wait();
-        }
+        drop(self.server.take());
         let deadline = Instant::now() + FREE_WITHIN;
         while is_mounted(&self.tree()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
@@ -507,98 +407,4 @@ impl Drop for Restored {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
-}
-
-/// A running command.
-pub(crate) struct Running {
-    child: Child,
-    what: String,
-    stdout: tempfile::NamedTempFile,
-    stderr: tempfile::NamedTempFile,
-}
-
-impl Running {
-    /// Waits for the end of the command.
-    pub(crate) fn wait(mut self) -> Ran {
-        let deadline = Instant::now() + COMMAND_TIMEOUT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            if Instant::now() > deadline {
-                let stacks = kernel_stacks(self.child.id());
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                panic!(
-                    "'byteback {}' has not ended after {COMMAND_TIMEOUT:?}; it waits in\n{stacks}\n{}",
-                    self.what,
-                    fs::read_to_string(self.stderr.path()).unwrap_or_default()
-                );
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        };
-        let stdout = fs::read_to_string(self.stdout.path()).unwrap();
-        let stderr = fs::read_to_string(self.stderr.path()).unwrap();
-        let summary = stdout
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .find(|line| line["message_type"] == "summary");
-        Ran {
-            status,
-            summary,
-            stdout,
-            stderr,
-        }
-    }
-
-    /// Kills the command with SIGKILL.
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-    }
-
-    /// A handle with which another thread may kill the command.
-    pub(crate) fn handle(&self) -> OwnedFd {
-        pidfd_open(raw_pid(self.child.id()), PidfdFlags::empty()).unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // A process that was not waited for may still be there, perhaps stopped.
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// Kills the process of a handle with SIGKILL; a process that has ended is left alone.
-pub(crate) fn kill(process: &OwnedFd) {
-    let _ = pidfd_send_signal(process, Signal::KILL);
-}
-
-fn raw_pid(pid: u32) -> Pid {
-    Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
-}
-
-/// Where in the kernel the threads of a process wait, for the message about one that hangs.
-fn kernel_stacks(pid: u32) -> String {
-    let mut text = String::new();
-    for task in fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        text.push_str(&format!("{} {}\n", read("comm").trim(), read("wchan").trim()));
-    }
-    text
-}
-
-/// Whether something is mounted at `path`, by the mount table and without accessing the path.
-pub(crate) fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table
-        .lines()
-        .any(|line| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == path))
 }

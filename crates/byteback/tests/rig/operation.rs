@@ -15,11 +15,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::seed::{Draw, mix};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 use serde::{Deserialize, Serialize};
-
-use super::random::{Random, mix};
 
 const FILE_BYTES_MAX: u64 = 300 << 10;
 /// With 4 KiB pages and any offset this is one request of the default 128 KiB.
@@ -332,7 +332,7 @@ impl Model {
         touched
     }
 
-    fn pick(&self, random: &mut Random, fits: impl Fn(&Node) -> bool) -> Option<String> {
+    fn pick(&self, random: &mut SplitMix64, fits: impl Fn(&Node) -> bool) -> Option<String> {
         let fitting: Vec<&String> = self
             .names
             .iter()
@@ -342,7 +342,7 @@ impl Model {
         (!fitting.is_empty()).then(|| fitting[random.index(fitting.len())].clone())
     }
 
-    fn a_file(&self, random: &mut Random) -> Option<(OnFile, u64)> {
+    fn a_file(&self, random: &mut SplitMix64) -> Option<(OnFile, u64)> {
         let path = self.pick(random, |node| matches!(node.kind, Kind::File(_)))?;
         let (inode, node) = self.node(&path).unwrap();
         let Kind::File(bytes) = &node.kind else { return None };
@@ -351,7 +351,7 @@ impl Model {
     }
 
     /// A free name, in the lane's directory or one below it.
-    fn a_free_name(&self, random: &mut Random) -> String {
+    fn a_free_name(&self, random: &mut SplitMix64) -> String {
         let directory = self.pick(random, |node| node.kind == Kind::Directory);
         loop {
             let name = format!("n{}", random.below(200));
@@ -374,7 +374,7 @@ impl Model {
     }
 
     /// The next operation: one that must succeed on a tree that matches the model.
-    pub(crate) fn generate(&self, random: &mut Random, seq: u64, choice: &Choice) -> Operation {
+    pub(crate) fn generate(&self, random: &mut SplitMix64, seq: u64, choice: &Choice) -> Operation {
         loop {
             if let Some(what) = self.try_generate(random, choice) {
                 return Operation { seq, what };
@@ -382,7 +382,7 @@ impl Model {
         }
     }
 
-    fn try_generate(&self, random: &mut Random, choice: &Choice) -> Option<What> {
+    fn try_generate(&self, random: &mut SplitMix64, choice: &Choice) -> Option<What> {
         let is_plain = |node: &Node| !matches!(node.kind, Kind::Directory);
         if self.names.len() < 6 {
             return Some(What::Create {
@@ -390,7 +390,7 @@ impl Model {
                 mode: 0o644,
             });
         }
-        let short_or_long = |random: &mut Random| match random.below(10) {
+        let short_or_long = |random: &mut SplitMix64| match random.below(10) {
             0 => 1 + random.below(WRITE_BYTES_MAX),
             1..=3 => 1 + random.below(2 * PAGE_BYTES),
             _ => 1 + random.below(600),

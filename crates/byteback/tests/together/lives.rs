@@ -22,13 +22,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use byteback_host::random::SplitMix64;
+use byteback_testkit::local_tree::{Tree, differences};
+use byteback_testkit::seed::{Draw, fresh_seed, lives, mix, rounds};
 use rustix::process::Signal;
 
 use crate::machines::Lab;
 use crate::network::End;
 use crate::programs::{Program, check, copy, installed, restock};
-use crate::random::{Random, lives, mix, rounds, seed};
-use crate::tree::Tree;
 
 const MACHINES: usize = 3;
 
@@ -50,7 +51,7 @@ enum Blow {
 }
 
 impl Blow {
-    fn draw(random: &mut Random, kills_machines: bool) -> Self {
+    fn draw(random: &mut SplitMix64, kills_machines: bool) -> Self {
         let machine = random.index(MACHINES);
         match random.below(10) {
             0..=2 if kills_machines => Self::KillMachine(machine),
@@ -80,7 +81,7 @@ struct Kind {
 struct Life {
     lab: Lab,
     kind: Kind,
-    random: Random,
+    random: SplitMix64,
     seed: u64,
     programs: Vec<Program>,
     /// Held while a program runs on a machine, and while its folder is being mounted: a program
@@ -110,7 +111,7 @@ impl Drop for Finished<'_> {
 impl Life {
     fn new(seed: u64, kind: Kind) -> Self {
         let lab = Lab::new(MACHINES);
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         for machine in 0..MACHINES {
             fs::create_dir(lab.world.path(&format!("stock-{machine}"))).unwrap();
             if machine == 0 {
@@ -144,8 +145,8 @@ impl Life {
 
     /// A round: all machines work, and are hit; then they rest, and everything is equal.
     fn round(&mut self, number: u64) -> Tree {
-        let mut randoms: Vec<Random> = (0..MACHINES).map(|_| Random::new(self.random.next())).collect();
-        let mut random = Random::new(self.random.next());
+        let mut randoms: Vec<SplitMix64> = (0..MACHINES).map(|_| SplitMix64::new(self.random.next_u64())).collect();
+        let mut random = SplitMix64::new(self.random.next_u64());
         let done = AtomicBool::new(false);
         let life = &*self;
         std::thread::scope(|scope| {
@@ -178,7 +179,7 @@ impl Life {
     }
 
     /// Runs programs on a machine for a while.
-    fn work(&self, machine: usize, random: &mut Random) {
+    fn work(&self, machine: usize, random: &mut SplitMix64) {
         let place = &self.lab.machines[machine];
         let stock = self.lab.world.path(&format!("stock-{machine}"));
         let part = place.dir.join(machine.to_string());
@@ -213,7 +214,7 @@ impl Life {
     }
 
     /// Appends lines to files that all machines append to, and rewrites some of them.
-    fn append(&self, machine: usize, random: &mut Random) {
+    fn append(&self, machine: usize, random: &mut SplitMix64) {
         for _ in 0..4 {
             let name = format!("list {}.txt", random.below(3));
             let path = self.lab.machines[machine].dir.join("common").join(&name);
@@ -223,7 +224,7 @@ impl Life {
             let line = format!(
                 "line {} of machine {machine}: {:x}",
                 self.lines.fetch_add(1, Ordering::SeqCst),
-                random.next()
+                random.next_u64()
             );
             let written = fs::OpenOptions::new()
                 .append(true)
@@ -312,7 +313,7 @@ impl Life {
         }
     }
 
-    fn hit(&self, random: &mut Random) {
+    fn hit(&self, random: &mut SplitMix64) {
         for _ in 0..1 + random.below(3) {
             nap(random);
             let blow = Blow::draw(random, self.kind.kills_machines);
@@ -441,7 +442,7 @@ impl Life {
             self.lab.unmount(machine);
             let tree = crate::machines::look(&self.lab.machines[machine].dir).unwrap();
             let first = before.get_or_insert_with(|| tree.clone());
-            let differing = crate::tree::differences(first, &tree, true);
+            let differing = differences(first, &tree, true);
             assert!(
                 differing.is_empty(),
                 "below the mount of machine {machine}: {differing:#?}"
@@ -457,12 +458,12 @@ fn original_of(name: &str) -> Option<String> {
     Some(format!("{before}{end}"))
 }
 
-fn nap(random: &mut Random) {
+fn nap(random: &mut SplitMix64) {
     std::thread::sleep(Duration::from_millis(random.below(PAUSE_MAX_MS)));
 }
 
 fn all_lives(kind: Kind, rounds_by_default: u64) {
-    let seed = seed();
+    let seed = fresh_seed();
     for life in 0..lives(1) {
         let seed = if life == 0 { seed } else { mix(seed ^ life) };
         println!("life {life}: BYTEBACK_SEED={seed}");

@@ -2,16 +2,21 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use byteback_testkit::command::{Ran, ServerProcess, at_home, finish, in_place_of};
+use byteback_testkit::local_tree::{Tree, differences, try_seen};
+use byteback_testkit::mounts::is_mounted;
+use byteback_testkit::processes::is_alive;
+use byteback_testkit::tools::run;
+use byteback_testkit::waiting::eventually;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::network::{End, Network, SERVER};
-use crate::tree::{Tree, differences, try_look};
-use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, program};
+use crate::world::World;
 
 /// Limit for sending and landing after a long loss of a link, on a machine with other work:
 /// back-off and retransmission take time, too.
@@ -34,7 +39,7 @@ pub(crate) struct Machine {
 /// The server and all machines. Their processes are ended when this is dropped.
 pub(crate) struct Lab {
     pub(crate) machines: Vec<Machine>,
-    server: Mutex<Option<Child>>,
+    server: Mutex<Option<ServerProcess>>,
     network: Option<Network>,
     pub(crate) world: World,
 }
@@ -46,10 +51,7 @@ impl Drop for Lab {
                 let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
             }
         }
-        if let Some(server) = &mut *self.server.lock().unwrap_or_else(|error| error.into_inner()) {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
+        drop(self.server.lock().unwrap_or_else(|error| error.into_inner()).take());
     }
 }
 
@@ -74,9 +76,9 @@ impl Lab {
                     let image = world.path("image");
                     fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
                     let (image, disk) = (image.to_str().unwrap(), disk.to_str().unwrap());
-                    program("mkfs.ext4", &["-q", "-F", image]);
+                    run("mkfs.ext4", &["-q", "-F", image]);
                     // Unmounted along with all other mounts of the world.
-                    program("mount", &["-o", "loop", image, disk]);
+                    run("mount", &["-o", "loop", image, disk]);
                 }
                 Machine {
                     dir: disk.join(FOLDER),
@@ -130,20 +132,13 @@ impl Lab {
             return network.at(machine, command);
         }
         let mut same = Command::new(command.get_program());
-        same.args(command.get_args()).env_clear();
-        for (name, value) in command.get_envs() {
-            same.env(name, value.unwrap_or_default());
-        }
+        same.args(command.get_args());
+        in_place_of(&mut same, command);
         same
     }
 
     fn finish(&self, what: &str, machine: Option<usize>, command: &Command) -> Ran {
-        let mut placed = self.place(machine, command);
-        placed
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        ended(what.to_owned(), placed.spawn().unwrap())
+        finish(what, self.place(machine, command))
     }
 
     /// Starts the server, at its previous address.
@@ -158,29 +153,16 @@ impl Lab {
         let command = self
             .world
             .command(&["serve", "--data", data.to_str().unwrap(), "--listen", &listen]);
-        let mut child = self
-            .place(None, &command)
-            .stdin(Stdio::null())
-            .stdout(fs::File::create(&said).unwrap())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let address = eventually("the server listens", || {
-            assert!(child.try_wait().unwrap().is_none(), "the server ended at once");
-            let said = fs::read_to_string(&said).unwrap();
-            let mut lines = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            let line = lines.find_map(|line| line.strip_prefix("listening on https://"))?;
-            Some(line.trim_end().to_owned())
-        });
+        let mut command = self.place(None, &command);
+        let server = ServerProcess::start(command.stderr(Stdio::null()), &said);
+        let address = server.address().to_owned();
         fs::write(self.world.path("address"), address).unwrap();
-        *self.server.lock().unwrap() = Some(child);
+        *self.server.lock().unwrap() = Some(server);
     }
 
     /// Kills the server with SIGKILL.
     pub(crate) fn kill_server(&self) {
-        let mut server = self.server.lock().unwrap().take().unwrap();
-        server.kill().unwrap();
-        server.wait().unwrap();
+        self.server.lock().unwrap().take().unwrap().kill();
     }
 
     /// Cuts a link, or restores it. Returns false where there are no links.
@@ -194,11 +176,7 @@ impl Lab {
     pub(crate) fn run(&self, machine: usize, arguments: &[&str]) -> Ran {
         let at = &self.machines[machine];
         let mut command = self.world.command(arguments);
-        command
-            .env("HOME", &at.home)
-            .env("XDG_CONFIG_HOME", at.home.join("config"))
-            .env("BYTEBACK_STATE_DIR", at.home.join("state"))
-            .env("BYTEBACK_HOST", &at.name);
+        at_home(&mut command, &at.home).env("BYTEBACK_HOST", &at.name);
         self.finish(&arguments.join(" "), Some(machine), &command)
     }
 
@@ -259,7 +237,7 @@ impl Lab {
     /// The same; `None` if the server went away.
     pub(crate) fn try_audit(&self) -> Option<PathBuf> {
         let ran = self.fetch();
-        (ran.code == Some(0)).then(|| self.world.path("audited"))
+        (ran.code() == Some(0)).then(|| self.world.path("audited"))
     }
 
     fn fetch(&self) -> Ran {
@@ -344,7 +322,7 @@ fn is_at_rest(sync: &Value) -> bool {
 
 /// Reads a tree for the comparison between machines; an error if it changes meanwhile.
 pub(crate) fn look(dir: &Path) -> Result<Tree, String> {
-    try_look(dir).map_err(|error| error.to_string())
+    try_seen(dir).map_err(|error| error.to_string())
 }
 
 /// Seconds since the test began, for its printed events.

@@ -21,12 +21,6 @@
     reason = "these are tests; the lint configuration only recognises test functions, not their helpers"
 )]
 
-#[path = "../rig/random.rs"]
-#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
-mod random;
-#[path = "../rig/tree.rs"]
-#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
-mod tree;
 #[path = "../commands/world.rs"]
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod world;

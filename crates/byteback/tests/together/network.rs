@@ -4,6 +4,8 @@
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use byteback_testkit::command::run_by;
+
 /// Address of the server, for all machines.
 pub(crate) const SERVER: &str = "10.77.4.1";
 
@@ -83,17 +85,9 @@ impl Network {
     /// entered: mounts are visible to all.
     pub(crate) fn at(&self, machine: Option<usize>, command: &Command) -> Command {
         let name = &self.names[machine.map_or(0, |machine| machine + 1)];
-        let mut inside = Command::new("nsenter");
-        inside.arg(format!("--net=/run/netns/{name}")).arg("--");
-        inside.arg(command.get_program()).args(command.get_args());
-        inside.env_clear();
-        for (name, value) in command.get_envs() {
-            inside.env(name, value.unwrap_or_default());
-        }
-        if let Some(dir) = command.get_current_dir() {
-            inside.current_dir(dir);
-        }
-        inside
+        let mut nsenter = Command::new("nsenter");
+        nsenter.arg(format!("--net=/run/netns/{name}")).arg("--");
+        run_by(nsenter, command)
     }
 }
 

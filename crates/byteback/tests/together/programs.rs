@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 
-use byteback_host::random::noise;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_testkit::seed::Draw;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::machines::LONG;
-use crate::random::Random;
 
 /// A script that runs in a directory of its machine's own. `$N` is a random number, `$STOCK` a
 /// directory outside the folder.
@@ -176,13 +176,13 @@ pub(crate) fn installed() -> Vec<Program> {
 
 /// Fills a directory outside the folder with files to be unpacked and mirrored into it, changed a
 /// little each time.
-pub(crate) fn restock(stock: &Path, random: &mut Random) {
+pub(crate) fn restock(stock: &Path, random: &mut SplitMix64) {
     let files = stock.join("files");
     fs::create_dir_all(files.join("sub")).unwrap();
     for _ in 0..3 {
         let name = format!("{}{}", ["", "sub/"][random.index(2)], random.below(12));
         let len = [0, 100, 5000, 60_000, 300_000][random.index(5)];
-        fs::write(files.join(name), noise(random.next(), len)).unwrap();
+        fs::write(files.join(name), noise(random.next_u64(), len)).unwrap();
     }
     let _ = fs::remove_file(files.join(random.below(12).to_string()));
     shell(stock, "tar -cf stock.tar files", 0, stock).unwrap();

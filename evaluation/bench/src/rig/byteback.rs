@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::process::{Background, Cost, Finished, program, run, run_watched, wait_for};
-use super::proxy::{Proxy, Wire};
+use super::proxy::{CountingProxy, Wire};
 use super::scratch::mounts_below;
 use crate::SuiteError;
 
@@ -141,7 +141,7 @@ impl Byteback {
         Ok(Server {
             scheme,
             process,
-            proxy: Proxy::start(address)?,
+            proxy: CountingProxy::start(address)?,
             data: data.to_owned(),
         })
     }
@@ -371,7 +371,7 @@ impl Scheme {
 pub(crate) struct Server {
     scheme: Scheme,
     process: Background,
-    proxy: Proxy,
+    proxy: CountingProxy,
     data: PathBuf,
 }
 

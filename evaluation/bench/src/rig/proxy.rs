@@ -81,13 +81,13 @@ impl Counters {
 
 /// A proxy to one server. It ends when dropped; connections end with their peers.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub(crate) struct CountingProxy {
     address: SocketAddr,
     counters: Arc<Counters>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-impl Proxy {
+impl CountingProxy {
     /// Listens on a free port of loopback for clients of `server`.
     pub(crate) fn start(server: SocketAddr) -> Result<Self, SuiteError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -147,7 +147,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for CountingProxy {
     fn drop(&mut self) {
         self.counters.stopped.store(true, Ordering::SeqCst);
         // The acceptor checks the flag at the next connection.

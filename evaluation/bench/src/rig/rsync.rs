@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use super::process::{Background, Cost, Finished, program, run, wait_for};
-use super::proxy::{Proxy, Wire};
+use super::proxy::{CountingProxy, Wire};
 use crate::SuiteError;
 
 #[cfg(test)]
@@ -118,7 +118,7 @@ impl Rsync {
     /// Starts the daemon, for any number of transfers.
     pub(crate) fn start(&self) -> Result<Running, SuiteError> {
         let (daemon, address) = self.start_daemon()?;
-        let proxy = Proxy::start(address)?;
+        let proxy = CountingProxy::start(address)?;
         proxy.limit(self.bits_per_s);
         Ok(Running { daemon, proxy })
     }
@@ -185,7 +185,7 @@ impl Rsync {
 #[derive(Debug)]
 pub(crate) struct Running {
     daemon: Background,
-    proxy: Proxy,
+    proxy: CountingProxy,
 }
 
 impl Running {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::process::{Background, Cost, program, run, wait_for};
-use super::proxy::{Proxy, Wire};
+use super::proxy::{CountingProxy, Wire};
 use crate::SuiteError;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const FOLDER: &str = "bench";
 pub(crate) struct Syncthing {
     client: Background,
     server: Background,
-    proxy: Proxy,
+    proxy: CountingProxy,
     client_api: SocketAddr,
     server_id: String,
 }
@@ -140,7 +140,7 @@ impl Syncthing {
         let [client, server] = ends;
         let (client, server) = (client?, server?);
         let server_process = server.start("the server's syncthing", copy, &client.id, None)?;
-        let proxy = Proxy::start(server.listen)?;
+        let proxy = CountingProxy::start(server.listen)?;
         let client_process = client.start("the client's syncthing", folder, &server.id, Some(proxy.address()))?;
         let this = Self {
             client: client_process,

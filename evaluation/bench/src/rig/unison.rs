@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::process::{Background, Cost, program, run, wait_for};
-use super::proxy::{Proxy, Wire};
+use super::proxy::{CountingProxy, Wire};
 use crate::SuiteError;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -15,7 +15,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Unison {
     server: Background,
-    proxy: Proxy,
+    proxy: CountingProxy,
     home: PathBuf,
     folder: PathBuf,
     copy: PathBuf,
@@ -53,7 +53,7 @@ impl Unison {
         })?;
         let mut this = Self {
             server,
-            proxy: Proxy::start(address)?,
+            proxy: CountingProxy::start(address)?,
             home,
             folder: folder.to_owned(),
             copy: copy.to_owned(),

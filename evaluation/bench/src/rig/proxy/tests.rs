@@ -33,7 +33,7 @@ fn talk(address: SocketAddr, len: usize) {
 
 #[test]
 fn every_byte_is_passed_on_and_counted() {
-    let proxy = Proxy::start(doubling_server()).unwrap();
+    let proxy = CountingProxy::start(doubling_server()).unwrap();
     assert_eq!(proxy.settled().unwrap(), Wire::default());
     talk(proxy.address(), 1_000_003);
     let first = proxy.settled().unwrap();
@@ -58,7 +58,7 @@ fn a_dead_server_closes_the_clients_connection() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let proxy = Proxy::start(address).unwrap();
+    let proxy = CountingProxy::start(address).unwrap();
     let mut stream = TcpStream::connect(proxy.address()).unwrap();
     let mut bytes = Vec::new();
     // An end or an error, but no waiting.
@@ -69,7 +69,7 @@ fn a_dead_server_closes_the_clients_connection() {
 
 #[test]
 fn a_slow_link_takes_the_time_that_its_bytes_need() {
-    let proxy = Proxy::start(doubling_server()).unwrap();
+    let proxy = CountingProxy::start(doubling_server()).unwrap();
     // 100,000 bytes there and 200,000 back: 2.4 million bits, and the server answers only when it
     // has all.
     proxy.limit(Some(8_000_000));
