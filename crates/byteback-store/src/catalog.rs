@@ -215,7 +215,7 @@ pub struct BatchKey {
     pub counter: u64,
 }
 
-/// What a batch that is looked for must be.
+/// A condition on a batch that is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchCondition {
     /// Any batch.

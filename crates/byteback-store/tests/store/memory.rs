@@ -48,6 +48,9 @@ struct Commits {
     cut: Option<(u64, CrashPhase)>,
 }
 
+/// Parent, name and begin of an entry.
+type EntryKey = (NodeNumber, Vec<u8>, Seq);
+
 /// All rows.
 #[derive(Clone, Debug, Default)]
 struct Tables {
@@ -55,8 +58,8 @@ struct Tables {
     nodes: BTreeMap<NodeNumber, (FolderNumber, FileId)>,
     node_numbers: BTreeMap<(FolderNumber, FileId), NodeNumber>,
     attributes: BTreeMap<(NodeNumber, Seq), (FolderNumber, AttributeRow)>,
-    /// Folder, child and end, by parent, name and begin.
-    entries: BTreeMap<(NodeNumber, Vec<u8>, Seq), (FolderNumber, NodeNumber, Seq)>,
+    /// Folder, child and end.
+    entries: BTreeMap<EntryKey, (FolderNumber, NodeNumber, Seq)>,
     batches: BTreeMap<(FolderNumber, Seq), BatchRow>,
     snapshots: BTreeMap<(FolderNumber, u64), Snapshot>,
     segments: BTreeSet<SegmentNumber>,

@@ -1,6 +1,6 @@
 //! Changes of the twin, each with everything that it must respect.
 
-use super::{Folder, Part, Tables, Transaction, refuse, require};
+use super::{EntryKey, Folder, Part, Tables, Transaction, refuse, require};
 use byteback_delta::leaves::LeafKind;
 use byteback_model::{FileId, Seq, Snapshot, SnapshotLabel};
 use byteback_store::StoreError;
@@ -52,7 +52,7 @@ impl Tables {
         require(are_known, "a segment is referred to before it is added")
     }
 
-    fn close(&mut self, key: (NodeNumber, Vec<u8>, Seq), to_seq: Seq) -> Result<(), StoreError> {
+    fn close(&mut self, key: EntryKey, to_seq: Seq) -> Result<(), StoreError> {
         require(key.2 < to_seq, "an entry ends after it begins")?;
         match self.entries.get_mut(&key) {
             Some((_, _, end)) => *end = to_seq,
