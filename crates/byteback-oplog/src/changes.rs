@@ -13,6 +13,7 @@ use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, ControlFlow};
+use std::sync::OnceLock;
 
 use byteback_extents::ExtentSet;
 use redb::ReadableTableMetadata;
@@ -59,6 +60,8 @@ pub struct NodeChange {
 pub struct ChangeList {
     cut: Cut,
     extent: Extent,
+    /// The epochs of the list in which names changed, once they were asked for.
+    name_epochs: OnceLock<Vec<u64>>,
 }
 
 /// The changes that are in a list.
@@ -135,7 +138,11 @@ impl ChangesPage {
 
 impl ChangeList {
     pub(crate) fn new(cut: Cut, extent: Extent) -> Self {
-        Self { cut, extent }
+        Self {
+            cut,
+            extent,
+            name_epochs: OnceLock::new(),
+        }
     }
 
     /// Whether the mark is unknown: the list then holds everything that exists now, and nodes
@@ -159,6 +166,36 @@ impl ChangeList {
     /// If the database cannot be read or is damaged.
     pub fn page(&self, after: &ChangesCursor, limits: PageLimits) -> Result<ChangesPage> {
         self.cut.damage.watch(self.read_page(after, limits))
+    }
+
+    /// The node for which a name stood where the list begins, if the name changed since then:
+    /// mostly the file that another one replaced when it was saved. Exact from a mark on; from
+    /// another epoch on it may be an older one, if layers before and after it are merged.
+    ///
+    /// # Errors
+    /// If the database cannot be read or is damaged.
+    pub fn stood_for(&self, directory: NodeId, name: &[u8]) -> Result<Option<NodeId>> {
+        self.cut.damage.watch(self.read_stood_for(directory, name))
+    }
+
+    fn read_stood_for(&self, directory: NodeId, name: &[u8]) -> Result<Option<NodeId>> {
+        let Extent::Since { from, .. } = self.extent else {
+            return Ok(None);
+        };
+        let table = self.cut.snapshot.transaction().open_table(database::NAME_LAYERS)?;
+        let epochs = match self.name_epochs.get() {
+            Some(epochs) => epochs,
+            None => {
+                let epochs = database::epochs_with_name_layers(&table, from.0, self.cut.end.0)?;
+                self.name_epochs.get_or_init(|| epochs)
+            }
+        };
+        for epoch in epochs {
+            if let Some(row) = table.get((*epoch, directory.0, name))? {
+                return Ok(some_node(row.value().1));
+            }
+        }
+        Ok(None)
     }
 
     fn count(&self) -> Result<ChangesTotals> {
@@ -302,10 +339,9 @@ impl ChangeList {
             let end = Bound::Excluded((epoch, u64::MAX, &[][..]));
             let names = table.range::<(u64, u64, &[u8])>((begin, end))?;
             lists.push(names.map(|entry| {
-                let (key, child) = entry?;
+                let (key, row) = entry?;
                 let (_, parent, name) = key.value();
-                let child = (child.value() != 0).then_some(NodeId(child.value()));
-                Ok((place_of((parent, name)), child))
+                Ok((place_of((parent, name)), some_node(row.value().0)))
             }));
         }
         let mut merged = Merged::new(lists)?;
@@ -316,6 +352,11 @@ impl ChangeList {
         }
         Ok(())
     }
+}
+
+/// The node of a row of `name_layers`.
+fn some_node(number: u64) -> Option<NodeId> {
+    (number != 0).then_some(NodeId(number))
 }
 
 fn place_of((parent, name): (u64, &[u8])) -> (NodeId, ByteString) {

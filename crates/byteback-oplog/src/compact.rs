@@ -24,6 +24,7 @@ use crate::file_marks::{borders_of_all, marks_of};
 use crate::ids::Epoch;
 use crate::log::Log;
 use byteback_model::NodeId;
+use redb::ReadableTable;
 
 /// The outcome of one step of [`Log::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +68,7 @@ struct NameMove {
     parent: u64,
     name: Vec<u8>,
     child: u64,
+    was: u64,
     to: Option<Epoch>,
 }
 
@@ -136,7 +138,10 @@ impl Log {
                 let mut names = txn.open_table(NAME_LAYERS)?;
                 for moved in &plan.names {
                     if let Some(to) = moved.to {
-                        names.insert((to.0, moved.parent, moved.name.as_slice()), moved.child)?;
+                        let key = (to.0, moved.parent, moved.name.as_slice());
+                        // The older layer knows for what the name stood before both.
+                        let was = names.get(key)?.map_or(moved.was, |older| older.value().1);
+                        names.insert(key, (moved.child, was))?;
                     }
                     names.remove((moved.epoch, moved.parent, moved.name.as_slice()))?;
                 }
@@ -255,8 +260,9 @@ fn plan_names(
         let to = border_up_to(borders, epoch);
         if to != Some(Epoch(epoch)) {
             for entry in names.range((from.0, from.1, from.2.as_slice())..(epoch + 1, 0, &[][..]))? {
-                let (key, child) = entry?;
+                let (key, row) = entry?;
                 let (_, parent, name) = key.value();
+                let (child, was) = row.value();
                 if *left == 0 {
                     plan.next = Position::Names(epoch, parent, name.to_vec());
                     return Ok(());
@@ -266,7 +272,8 @@ fn plan_names(
                     epoch,
                     parent,
                     name: name.to_vec(),
-                    child: child.value(),
+                    child,
+                    was,
                     to,
                 });
             }

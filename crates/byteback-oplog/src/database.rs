@@ -14,7 +14,7 @@
 //! | `names` | directory, name | node |
 //! | `places` | node, directory, name | - |
 //! | `layers` | epoch, node | [`crate::layer::Layer`], or that it is kept elsewhere ([`crate::keeper`]) |
-//! | `name_layers` | epoch, directory, name | node, or 0 where the name is gone |
+//! | `name_layers` | epoch, directory, name | node at the epoch's end, node before; 0: none |
 //! | `marks` | consumer | [`crate::marks::ConsumerState`] |
 //! | `file_marks` | node, consumer | [`crate::marks::FileMark`] |
 //! | `ledger` | number | [`crate::ledger::LedgerEntry`] |
@@ -66,7 +66,7 @@ pub(crate) const KEYS: TableDefinition<'_, (u64, u64, i64), u64> = TableDefiniti
 pub(crate) const NAMES: TableDefinition<'_, (u64, &[u8]), u64> = TableDefinition::new("names");
 pub(crate) const PLACES: TableDefinition<'_, (u64, u64, &[u8]), ()> = TableDefinition::new("places");
 pub(crate) const LAYERS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("layers");
-pub(crate) const NAME_LAYERS: TableDefinition<'_, (u64, u64, &[u8]), u64> = TableDefinition::new("name_layers");
+pub(crate) const NAME_LAYERS: TableDefinition<'_, (u64, u64, &[u8]), (u64, u64)> = TableDefinition::new("name_layers");
 pub(crate) const MARKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("marks");
 pub(crate) const FILE_MARKS: TableDefinition<'_, (u64, &str), &[u8]> = TableDefinition::new("file_marks");
 pub(crate) const LEDGER: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("ledger");
@@ -487,9 +487,12 @@ fn apply_names(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
             places.insert((child.0, parent.0, name), ())?;
         }
         let key = (pending.epoch.0, parent.0, name);
+        // The epoch's first change of a name knows the node for which it stood before.
+        let was = name_layers.get(key)?.map(|row| row.value().1);
         // A name that came and went between two checkpoints leaves nothing behind.
-        if child.is_some() || before.is_some() || name_layers.get(key)?.is_some() {
-            name_layers.insert(key, child.map_or(0, |child| child.0))?;
+        if child.is_some() || before.is_some() || was.is_some() {
+            let was = was.or(before).unwrap_or(0);
+            name_layers.insert(key, (child.map_or(0, |child| child.0), was))?;
         }
     }
     Ok(())

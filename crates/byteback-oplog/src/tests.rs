@@ -370,7 +370,7 @@ fn the_tables_of_format_1() {
         .unwrap();
     txn.open_table(TableDefinition::<(u64, u64), &[u8]>::new("layers"))
         .unwrap();
-    txn.open_table(TableDefinition::<(u64, u64, &[u8]), u64>::new("name_layers"))
+    txn.open_table(TableDefinition::<(u64, u64, &[u8]), (u64, u64)>::new("name_layers"))
         .unwrap();
     let marks = txn.open_table(TableDefinition::<&str, &[u8]>::new("marks")).unwrap();
     let mark = marks.get("mail").unwrap().unwrap().value().to_vec();

@@ -108,7 +108,7 @@ pub(crate) fn epochs_with_layers(
 
 /// The epochs from `from` up to but not including `end` in which names changed, found likewise.
 pub(crate) fn epochs_with_name_layers(
-    layers: &impl ReadableTable<(u64, u64, &'static [u8]), u64>,
+    layers: &impl ReadableTable<(u64, u64, &'static [u8]), (u64, u64)>,
     mut from: u64,
     end: u64,
 ) -> Result<Vec<u64>> {

@@ -814,6 +814,7 @@ impl World {
                     "the mark {mark} of {name} is forgotten"
                 );
                 check_since(cut, mark, &pictures[&mark], now)?;
+                check_predecessors(cut, mark, &pictures[&mark])?;
             }
             None => check_everything(cut, now)?,
         }
@@ -914,6 +915,23 @@ pub(super) fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Pictur
         assert!(
             was == is || names.contains_key(place),
             "since {since}: the changed name {place:?} is missing"
+        );
+    }
+    Ok(())
+}
+
+/// Each changed name is reported with the node for which it stood at the mark.
+fn check_predecessors(cut: &Cut, mark: Epoch, saved: &Picture) -> Result<(), LogError> {
+    let list = cut.changes(Some(mark))?;
+    if list.is_everything() {
+        return Ok(());
+    }
+    for change in all(&list)?.names {
+        let place = (change.parent, change.name.to_string());
+        assert_eq!(
+            list.stood_for(change.parent, change.name.as_bytes())?,
+            saved.names.get(&place).copied(),
+            "since {mark}: the node for which {place:?} stood"
         );
     }
     Ok(())
