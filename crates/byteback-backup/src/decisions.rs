@@ -81,6 +81,9 @@ pub enum Cause {
     /// Likewise, and the server had a similar file elsewhere: of the same length and time, or one
     /// of this name that is gone here.
     Moved,
+    /// The file replaced another one, which the server has: a program saved it under a new name and
+    /// renamed it, or removed the old one first.
+    Replaced,
 }
 
 /// Why a file was sent whole although it was to be looked for in the server's content, or why that

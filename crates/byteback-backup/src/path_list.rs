@@ -153,7 +153,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         let mut kinds = HashMap::new();
         for nodes in nodes.chunks(BATCH) {
             let names = self.tree.names(self.cut.cut, nodes)?;
-            for (node, NodeNames { kind, names }) in nodes.iter().zip(names) {
+            for (node, NodeNames { kind, names, .. }) in nodes.iter().zip(names) {
                 let Some(kind) = kind else { continue };
                 kinds.insert(*node, kind);
                 if !self.reported.insert(*node) {

@@ -97,6 +97,10 @@ pub struct NodeNames {
     pub kind: Option<NodeKind>,
     /// Each name with its directory. The root has none.
     pub names: Vec<(NodeId, ByteString)>,
+    /// The file for which one of the names stood at the mark, if that was another one: a file that
+    /// was saved under a new name and renamed grew from it. A guess: nothing may rest on it.
+    #[serde(default)]
+    pub stood_for: Option<NodeId>,
 }
 
 /// An entry of a directory at a cut.

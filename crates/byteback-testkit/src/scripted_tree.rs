@@ -33,7 +33,8 @@ struct Changed {
 #[derive(Clone, Debug, Default)]
 struct EpochLog {
     nodes: BTreeMap<NodeId, Changed>,
-    names: BTreeSet<(NodeId, Vec<u8>)>,
+    /// The node for which each changed name stood before.
+    names: BTreeMap<(NodeId, Vec<u8>), Option<NodeId>>,
 }
 
 struct OpenCut {
@@ -44,6 +45,8 @@ struct OpenCut {
     picture: Picture,
     nodes: Vec<NodeChange>,
     names: Vec<NameChange<NodeId>>,
+    /// The nodes for which changed names stood at the mark.
+    stood_for: BTreeMap<(NodeId, Vec<u8>), NodeId>,
     /// Bytes that were read, and are held still no more.
     given_up: BTreeMap<NodeId, ExtentSet>,
     /// Nodes that were peeked at.
@@ -197,14 +200,20 @@ impl State {
 
     fn set_name(&mut self, parent: NodeId, name: &[u8], child: Option<NodeId>) {
         let key = (parent, name.to_vec());
-        let epoch = self.epoch;
-        self.log.entry(epoch).or_default().names.insert(key.clone());
+        self.name_changes(&key);
         match child {
             Some(child) => self.now.names.insert(key, child),
             None => self.now.names.remove(&key),
         };
         self.touch(parent);
         self.drop_nameless();
+    }
+
+    /// Logs that a name is about to change.
+    fn name_changes(&mut self, key: &(NodeId, Vec<u8>)) {
+        let was = self.now.names.get(key).copied();
+        let log = self.log.entry(self.epoch).or_default();
+        log.names.entry(key.clone()).or_insert(was);
     }
 
     fn drop_nameless(&mut self) {
@@ -221,10 +230,9 @@ impl State {
             .cloned()
             .collect();
         for key in &gone {
-            self.now.names.remove(key);
             // A directory is emptied before it goes.
-            let epoch = self.epoch;
-            self.log.entry(epoch).or_default().names.insert(key.clone());
+            self.name_changes(key);
+            self.now.names.remove(key);
         }
         if !gone.is_empty() {
             self.drop_nameless();
@@ -300,7 +308,9 @@ impl State {
     /// Lets two names change places.
     pub fn exchange(&mut self, one: &(NodeId, Vec<u8>), other: &(NodeId, Vec<u8>)) {
         let (first, second) = (self.now.names[one], self.now.names[other]);
-        // Neither may be nameless meanwhile: the maps are changed first and noted after.
+        self.name_changes(one);
+        self.name_changes(other);
+        // Neither may be nameless meanwhile.
         self.now.names.insert(one.clone(), second);
         self.now.names.insert(other.clone(), first);
         self.set_name(one.0, &one.1, Some(second));

@@ -23,6 +23,7 @@
 mod moved;
 
 use super::Job;
+use crate::decisions::Cause;
 use crate::monitor::{Event, Monitor};
 use crate::tree_reader::join_path;
 use byteback_api::messages::{DIGESTS_MAX, TreePage};
@@ -82,8 +83,8 @@ pub(super) struct ShortFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FollowedFile {
     pub(super) id: FileId,
-    /// Whether the file lies elsewhere.
-    pub(super) is_moved: bool,
+    /// Why it is worth a look.
+    pub(super) cause: Cause,
 }
 
 /// A directory of the server.
@@ -246,7 +247,8 @@ impl<'a> Followed<'a> {
     pub(super) fn find(&mut self, node: NodeId, attributes: &Attributes) -> Option<FollowedFile> {
         let names = self.names.remove(&node)?;
         if let Some(id) = self.find_at_paths(&names) {
-            return Some(FollowedFile { id, is_moved: false });
+            let cause = Cause::SamePath;
+            return Some(FollowedFile { id, cause });
         }
         let (_, name) = names.first()?;
         if self.has_stopped || attributes.size < self.job.options.limits.moved_len_min_bytes {
@@ -260,7 +262,8 @@ impl<'a> Followed<'a> {
         let (tree, cut) = (self.job.tree, self.cut);
         let is_here = |path: &[u8]| !matches!(tree.find(cut, &ByteString::from(path)), Ok(None));
         let id = self.large.as_ref()?.find(attributes, name.as_bytes(), is_here)?;
-        Some(FollowedFile { id, is_moved: true })
+        let cause = Cause::Moved;
+        Some(FollowedFile { id, cause })
     }
 
     /// Warns, and asks nothing more.

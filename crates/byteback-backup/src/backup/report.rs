@@ -78,8 +78,8 @@ pub struct BackupReport {
     pub read_bytes: u64,
     /// Files that were looked for in the server's version of them, instead of being sent whole.
     pub examined_files: u64,
-    /// Of these, files whose contents follow those of the server's file at the same path, when
-    /// everything had to be sent.
+    /// Of these, files whose contents follow those of another file of the server: the one that they
+    /// replaced, or, when everything had to be sent, the one at the same path.
     pub followed_files: u64,
     /// Bytes that were hashed to find the changes: none where the log knows them.
     pub hashed_bytes: u64,

@@ -7,7 +7,7 @@
 use super::changes::{ATTRIBUTES_PER_CALL, changed_bytes, count_name, count_node, for_each_page};
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
-use super::followed::{Followed, ShortFile};
+use super::followed::{Followed, FollowedFile, ShortFile};
 use super::foreseen::foreseen_bytes_of;
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
@@ -107,6 +107,7 @@ pub(super) fn transfer(
                 (None, Some(at)) => Some(Followed::new(job, cut.cut, at)),
                 _ => None,
             },
+            predecessors: HashMap::new(),
             missing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
@@ -175,6 +176,8 @@ struct Transfer<'a, 'scope, 'env> {
     newest_seq: Option<Seq>,
     /// Finds files of the server that unknown files follow, when everything is sent.
     followed: Option<Followed<'a>>,
+    /// The files whose names new files took over, for the new files that come next.
+    predecessors: HashMap<NodeId, NodeId>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Missing nodes from earlier backups that the cut has not reported yet. The log reports an
@@ -274,6 +277,7 @@ impl Transfer<'_, '_, '_> {
             });
             followed.prepare_short(&short.collect::<Vec<_>>());
         }
+        self.prepare_predecessors(changes, &attributes);
         for (change, attributes) in changes.iter().zip(attributes) {
             check_cancelled(self.job.monitor)?;
             self.unseen.remove(&change.node);
@@ -284,6 +288,31 @@ impl Transfer<'_, '_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Looks up which files the new files among these replaced. A tree that cannot say so costs
+    /// bytes: the files are sent as they are.
+    fn prepare_predecessors(&mut self, changes: &[NodeChange], attributes: &[Result<Attributes, ServiceError>]) {
+        self.predecessors.clear();
+        if !self.is_on_top {
+            return;
+        }
+        let is_long =
+            |attributes: &Attributes| attributes.kind == NodeKind::File && attributes.size >= EXAMINED_LEN_MIN;
+        let new = changes
+            .iter()
+            .zip(attributes)
+            .filter(|(change, attributes)| !self.server_has(change) && attributes.as_ref().is_ok_and(is_long));
+        let new: Vec<NodeId> = new.map(|(change, _)| change.node).collect();
+        if new.is_empty() {
+            return;
+        }
+        let Ok(reported) = self.job.tree.names(self.cut.cut, &new) else {
+            return;
+        };
+        let replaced = new.into_iter().zip(reported);
+        let replaced = replaced.filter_map(|(node, names)| Some((node, names.stood_for?)));
+        self.predecessors = replaced.filter(|(_, old)| !self.missing.contains(old)).collect();
     }
 
     /// Whether the server has a version of this node that changes can follow.
@@ -327,15 +356,27 @@ impl Transfer<'_, '_, '_> {
         };
         let (planned, at_server) = match attributes.kind {
             NodeKind::File if self.mended.contains(&change.node) => (self.plan(change, attributes.size, false), None),
-            NodeKind::File if self.followed.is_some() => self.plan_from_similar(change, &attributes),
-            NodeKind::File => (self.plan(change, attributes.size, self.server_has(change)), None),
+            NodeKind::File if self.followed.is_some() => self.plan_from_other(change, &attributes, |transfer| {
+                let followed = transfer.followed.as_mut()?;
+                followed.find(change.node, &attributes)
+            }),
+            NodeKind::File => match self.predecessors.remove(&change.node) {
+                Some(predecessor) => {
+                    let found = Some(FollowedFile {
+                        id: self.job.file_id(self.cut.tree, predecessor),
+                        cause: Cause::Replaced,
+                    });
+                    self.plan_from_other(change, &attributes, |_| found)
+                }
+                None => (self.plan(change, attributes.size, self.server_has(change)), None),
+            },
             _ => (None, None),
         };
         let is_resent = self.missing.contains(&change.node);
         match planned {
             Some(planned) => {
                 let changed_bytes = match planned.cause {
-                    Cause::New | Cause::SamePath | Cause::Moved => attributes.size,
+                    Cause::New | Cause::SamePath | Cause::Moved | Cause::Replaced => attributes.size,
                     _ => changed_bytes(&change.content, attributes.size),
                 };
                 let (outcome, decision) = self.file(change, planned, &attributes, at_server)?;
@@ -465,10 +506,14 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// How to send a file when everything is sent: as its difference from the server's file at the
-    /// same path, or a similar one. Returns that file too, if it is worth asking for one and there
-    /// is one.
-    fn plan_from_similar(&mut self, change: &NodeChange, attributes: &Attributes) -> (Option<Plan>, Option<FileId>) {
+    /// How to send a file that the server lacks: as its difference from another file there, which
+    /// `find` finds. Returns that file too, if it is worth asking for one and there is one.
+    fn plan_from_other(
+        &mut self,
+        change: &NodeChange,
+        attributes: &Attributes,
+        find: impl FnOnce(&mut Self) -> Option<FollowedFile>,
+    ) -> (Option<Plan>, Option<FileId>) {
         let size_bytes = attributes.size;
         let if_there = self.plan(change, size_bytes, true);
         let Some(if_there) = if_there.filter(|plan| is_examined_by(plan.method)) else {
@@ -478,13 +523,11 @@ impl Transfer<'_, '_, '_> {
                 None => (self.plan(change, size_bytes, false), None),
             };
         };
-        let followed = self.followed.as_mut();
-        let Some(found) = followed.and_then(|followed| followed.find(change.node, attributes)) else {
+        let Some(found) = find(self) else {
             return (self.plan(change, size_bytes, false), None);
         };
         let cause = match if_there.cause {
-            Cause::Whole(_) if found.is_moved => Cause::Moved,
-            Cause::Whole(_) => Cause::SamePath,
+            Cause::Whole(_) => found.cause,
             cause => cause,
         };
         (Some(Plan { cause, ..if_there }), Some(found.id))

@@ -23,6 +23,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         Cause::Whole(WholeReason::Created),
         Cause::Whole(WholeReason::LogLost),
         Cause::SamePath,
+        Cause::Replaced,
     ];
     let fallbacks = [
         None,
@@ -36,7 +37,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
     Decision {
         node: NodeId(node),
         method: methods[random.below(7) as usize],
-        cause: causes[random.below(7) as usize],
+        cause: causes[random.below(8) as usize],
         fallback: fallbacks[random.below(7) as usize],
         size_bytes: random.next_u64(),
         changed_bytes: random.next_u64(),

@@ -194,6 +194,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Cause::Whole(reason) => (5, reason.code()),
         Cause::SamePath => (6, 0),
         Cause::Moved => (7, 0),
+        Cause::Replaced => (8, 0),
     };
     let method = match decision.method {
         DeltaMethod::Log => 1,
@@ -264,6 +265,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             5 => Cause::Whole(WholeReason::from_code(whole)?),
             6 => Cause::SamePath,
             7 => Cause::Moved,
+            8 => Cause::Replaced,
             _ => return None,
         },
         fallback: match fallback {

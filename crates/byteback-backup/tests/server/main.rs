@@ -12,6 +12,7 @@
 //! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `progress` | whole numbers for people who wait |
 //! | `random_lives` | files that change at random between backups, for `examining` and `sky` |
+//! | `replacing` | files that a program replaced when it saved them |
 //! | `restoring` | the effect of a restore on a target |
 //! | `sky` | changes found by checksums that exist already |
 //! | `trimming` | the client's own block checksums |
@@ -37,6 +38,7 @@ mod progress;
 mod pulling;
 mod pushing;
 mod random_lives;
+mod replacing;
 mod restoring;
 mod sky;
 mod trimming;

@@ -82,7 +82,7 @@ impl RandomLife {
 }
 
 /// Inserts, cuts, copies or overwrites a piece.
-fn edit(random: &mut SplitMix64, bytes: &mut Vec<u8>, piece_len: u64) {
+pub(super) fn edit(random: &mut SplitMix64, bytes: &mut Vec<u8>, piece_len: u64) {
     let at = random.below(bytes.len() as u64 + 1) as usize;
     let len = random.below(piece_len) as usize;
     let end = (at + len).min(bytes.len());

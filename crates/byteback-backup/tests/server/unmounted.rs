@@ -96,6 +96,25 @@ fn backup_without_a_mount_finds_and_saves_every_change() {
 }
 
 #[test]
+fn file_replaced_without_a_mount_costs_its_insertion() {
+    let folder = Folder::new(66);
+    let [document, temporary] = ["document", ".document.tmp"].map(|name| folder.dir.join(name));
+    let mut bytes = noise(1, 2 << 20);
+    fs::write(&document, &bytes).unwrap();
+    std::thread::sleep(TICK);
+    folder.backup(&Silent);
+    bytes.splice(700_000..700_000, noise(2, 10_000));
+    fs::write(&temporary, &bytes).unwrap();
+    fs::rename(&temporary, &document).unwrap();
+    std::thread::sleep(TICK);
+    let report = folder.backup(&Silent);
+    assert_eq!((report.examined_files, report.followed_files), (1, 1));
+    // Blocks are 1448 bytes here.
+    assert!(report.literal_bytes < 10_000 + 2 * 1448, "{}", report.literal_bytes);
+    folder.assert_saved();
+}
+
+#[test]
 fn backup_without_a_mount_sends_changed_files_whole_only() {
     let folder = Folder::new(61);
     fs::write(folder.dir.join("a"), vec![1; 50_000]).unwrap();

@@ -414,6 +414,7 @@ impl TreeService for MemoryTree {
             Some(file) => NodeNames {
                 kind: Some(NodeKind::File),
                 names: vec![(NodeId::ROOT, ByteString::from(&file.name[..]))],
+                stood_for: None,
             },
             None => NodeNames::default(),
         };

@@ -4,7 +4,7 @@
 //! as they are requested, and are kept only if all of them fit in one page. The part of them that a
 //! picture is passed is bounded in the same way.
 
-use byteback_model::{ByteString, NodeId};
+use byteback_model::{ByteString, NodeId, NodeKind};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -39,6 +39,9 @@ pub const PAGE_LIMITS: PageLimits = PageLimits {
 /// hundred bytes a node. With more pages it is passed only the nodes' numbers, and whatever of them
 /// is overwritten before it was read costs a copy.
 const RESTRICTED_PAGES_MAX: u64 = 5;
+
+/// Names of a file for which an earlier file is looked up.
+const NAMES_LOOKED_UP_MAX: usize = 4;
 
 pub(super) struct OpenCut {
     /// The consumer whose mark moves; `None`: no mark moves.
@@ -159,13 +162,21 @@ impl OpenCut {
             Some(_) => self.cut.places_of(node).map_err(log_failed)?,
             None => Vec::new(),
         };
-        let names = names
+        let names: Vec<(NodeId, ByteString)> = names
             .into_iter()
-            .map(|(directory, name)| (directory, ByteString::from(name.into_vec())));
-        Ok(NodeNames {
-            kind,
-            names: names.collect(),
-        })
+            .map(|(directory, name)| (directory, ByteString::from(name.into_vec())))
+            .collect();
+        let mut stood_for = None;
+        if kind == Some(NodeKind::File) {
+            for (directory, name) in names.iter().take(NAMES_LOOKED_UP_MAX) {
+                let before = self.list.stood_for(*directory, name.as_bytes()).map_err(log_failed)?;
+                stood_for = before.filter(|before| *before != node);
+                if stood_for.is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(NodeNames { kind, names, stood_for })
     }
 
     /// A page of a directory's entries behind `after`.

@@ -118,7 +118,7 @@ impl TreeService for ScriptedTree {
         let since = request.since.or(consumer.mark).filter(|_| !request.everything);
         let picture = state.now.clone();
         let mut nodes: BTreeMap<NodeId, Changed> = BTreeMap::new();
-        let mut names: BTreeSet<(NodeId, Vec<u8>)> = BTreeSet::new();
+        let mut names: BTreeMap<(NodeId, Vec<u8>), Option<NodeId>> = BTreeMap::new();
         match since {
             Some(since) => {
                 for (_, log) in state.log.range(since.0..=ended) {
@@ -128,7 +128,9 @@ impl TreeService for ScriptedTree {
                         sum.whole = changed.whole.or(sum.whole);
                         sum.is_new |= changed.is_new;
                     }
-                    names.extend(log.names.iter().cloned());
+                    for (name, was) in &log.names {
+                        names.entry(name.clone()).or_insert(*was);
+                    }
                 }
             }
             None => {
@@ -143,7 +145,7 @@ impl TreeService for ScriptedTree {
                         },
                     );
                 }
-                names.extend(picture.names.keys().cloned());
+                names.extend(picture.names.keys().map(|name| (name.clone(), None)));
             }
         }
         let mut content_bytes = 0;
@@ -172,8 +174,10 @@ impl TreeService for ScriptedTree {
                 })
             })
             .collect();
+        let stood_for = names.iter().filter_map(|(name, was)| Some((name.clone(), (*was)?)));
+        let stood_for = stood_for.collect();
         let names: Vec<NameChange<NodeId>> = names
-            .into_iter()
+            .into_keys()
             .map(|(parent, name)| NameChange {
                 parent,
                 child: picture.names.get(&(parent, name.clone())).copied(),
@@ -201,6 +205,7 @@ impl TreeService for ScriptedTree {
             picture,
             nodes,
             names,
+            stood_for,
             given_up: BTreeMap::new(),
             peeked: BTreeSet::new(),
         };
@@ -320,15 +325,17 @@ impl TreeService for ScriptedTree {
 
     fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
         let state = self.lock();
-        let picture = &state.cuts[&cut.0].picture;
-        let names = |node: &NodeId| NodeNames {
-            kind: picture.nodes.get(node).map(|node| node.attributes.kind),
-            names: picture
-                .names
-                .iter()
-                .filter(|(_, child)| *child == node)
-                .map(|((parent, name), _)| (*parent, name.as_slice().into()))
-                .collect(),
+        let OpenCut { picture, stood_for, .. } = &state.cuts[&cut.0];
+        let names = |node: &NodeId| {
+            let names = || picture.names.iter().filter(|(_, child)| *child == node);
+            let predecessors = names().filter_map(|(name, _)| stood_for.get(name).copied());
+            NodeNames {
+                kind: picture.nodes.get(node).map(|node| node.attributes.kind),
+                names: names()
+                    .map(|((parent, name), _)| (*parent, name.as_slice().into()))
+                    .collect(),
+                stood_for: predecessors.into_iter().find(|before| before != node),
+            }
         };
         Ok(nodes.iter().map(names).collect())
     }

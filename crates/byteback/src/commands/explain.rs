@@ -177,6 +177,7 @@ fn because(decision: &Decision) -> String {
         Cause::Whole(WholeReason::LogLost) => "the log was lost and started over",
         Cause::SamePath => "everything had to be examined again, and the server had a file at this path",
         Cause::Moved => "everything had to be examined again, and the server had a similar file elsewhere",
+        Cause::Replaced => "it had replaced a file that the server has",
     };
     let fallback = match decision.fallback {
         None => return cause.to_owned(),

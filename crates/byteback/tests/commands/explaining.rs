@@ -182,3 +182,32 @@ fn first_backup_into_a_pushed_folder_costs_only_what_differs() {
     let differing = differences(&seen(&world.path("other")), &seen(&world.path("back")), true);
     assert!(differing.is_empty(), "{differing:#?}");
 }
+
+/// As editors and office programs save: the new version under another name, then a rename.
+#[test]
+fn document_saved_by_a_rename_costs_its_change() {
+    let world = World::mounted();
+    let tree = world.tree();
+    let [document, temporary] = ["document", ".document.tmp"].map(|name| tree.join(name));
+    let mut bytes = noise(1, 8 << 20);
+    fs::write(&document, &bytes).unwrap();
+    world.backup();
+    for save in 0..3 {
+        bytes.splice(3_000_000..3_000_000, noise(2 + save, 5000));
+        fs::write(&temporary, &bytes).unwrap();
+        fs::rename(&temporary, &document).unwrap();
+    }
+    let ran = world.on_tree("backup", &["--json"]).ends_with(0);
+    let report = ran.line("summary");
+    assert_eq!(report["followed_files"], 1, "{report}");
+    let literal_bytes = report["literal_bytes"].as_u64().unwrap();
+    assert!((15_000..40_000).contains(&literal_bytes), "{report}");
+    let name = document.to_str().unwrap();
+    let decision = world.run(&["explain", "--json", name]).fine().line("decision");
+    assert_eq!(decision["cause"], "replaced", "{decision}");
+    world
+        .run(&["explain", name])
+        .fine()
+        .says("replaced a file that the server has");
+    world.assert_restores("latest");
+}

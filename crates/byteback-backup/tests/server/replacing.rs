@@ -1,0 +1,176 @@
+//! Files that a program replaced when it saved them: each is sent as its difference from the file
+//! for which its name stood at the mark.
+
+use super::random_lives::edit;
+use byteback_backup::SnapshotSpec;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_model::{NodeId, NodeKind};
+use byteback_testkit::rig::Rig;
+use byteback_testkit::scripted_tree::{Picture, State};
+use byteback_testkit::seed::seed;
+
+/// The ways in which programs replace a file.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// A new file is renamed over the old one.
+    RenameOver,
+    /// The old file is renamed to a backup, and a new one gets its name.
+    RenameAway,
+    /// The old file is removed, and a new one gets its name.
+    Remove,
+    /// The old file gets a second name for a backup, and a new one is renamed over the first.
+    LinkAway,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::RenameOver, Self::RenameAway, Self::Remove, Self::LinkAway];
+}
+
+/// Replaces the file `old` of this name; returns the new file.
+fn replace(state: &mut State, way: Way, old: NodeId, name: &[u8], bytes: &[u8]) -> NodeId {
+    let place = (NodeId::ROOT, name.to_vec());
+    let backup = [name, b"~"].concat();
+    let temporary = [name, b".tmp"].concat();
+    match way {
+        Way::RenameAway => state.rename(&place, &(NodeId::ROOT, backup)),
+        Way::Remove => state.unlink(NodeId::ROOT, name),
+        Way::LinkAway => state.link(old, NodeId::ROOT, &backup),
+        Way::RenameOver => {}
+    }
+    let is_free = matches!(way, Way::RenameAway | Way::Remove);
+    let first_name = if is_free { name } else { &temporary };
+    let new = state.create(NodeId::ROOT, first_name, NodeKind::File);
+    state.write(new, 0, bytes);
+    if !is_free {
+        state.rename(&(NodeId::ROOT, temporary), &place);
+    }
+    new
+}
+
+#[test]
+fn replaced_file_costs_its_insertion_in_every_way() {
+    for way in Way::ALL {
+        let rig = Rig::new(1);
+        let mut bytes = noise(1, 3 << 20);
+        let old = rig.with_file(&bytes);
+        bytes.splice(1_000_001..1_000_001, noise(2, 50_000));
+        let new = replace(&mut rig.tree.lock(), way, old, b"image", &bytes);
+        let report = rig.backup().unwrap();
+        assert_eq!((report.examined_files, report.followed_files), (1, 1), "{way:?}");
+        // Blocks are 1768 bytes here.
+        assert!(
+            report.literal_bytes < 50_000 + 2 * 1768,
+            "{way:?}: {}",
+            report.literal_bytes
+        );
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        // The next changes build on it.
+        rig.tree.lock().write(new, 1_000_100, b"more");
+        let report = rig.backup().unwrap();
+        assert_eq!((report.literal_bytes, report.examined_files), (4, 0));
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+#[test]
+fn file_replaced_again_and_again_follows_the_saved_one() {
+    let rig = Rig::new(2);
+    let mut bytes = noise(1, 1 << 20);
+    let mut file = rig.with_file(&bytes);
+    for (round, way) in (2..).zip([Way::RenameOver, Way::Remove, Way::RenameOver]) {
+        bytes.splice(500_000..500_000, noise(round, 1000));
+        file = replace(&mut rig.tree.lock(), way, file, b"image", &bytes);
+    }
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.followed_files), (1, 1));
+    assert!(report.literal_bytes < 20_000, "{}", report.literal_bytes);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn file_that_replaced_an_unsaved_one_is_sent_whole() {
+    let rig = Rig::new(3);
+    rig.with_file(&noise(1, 1000));
+    let bytes = noise(2, 200_000);
+    let old = rig.tree.lock().create(NodeId::ROOT, b"new", NodeKind::File);
+    rig.tree.lock().write(old, 0, &bytes);
+    rig.tree.lock().failing.insert(old, 0);
+    assert_eq!(rig.backup().unwrap().unsaved.len(), 1);
+    rig.tree.lock().failing.clear();
+    replace(&mut rig.tree.lock(), Way::RenameOver, old, b"new", &bytes);
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.literal_bytes), (0, 200_000));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Files that are edited in place, replaced, or given each other's names, between backups that may
+/// fail midway.
+#[test]
+fn random_replacements_come_back() {
+    let seed = seed(31);
+    for round in 0..8 {
+        let seed = seed + round;
+        let mut random = SplitMix64::new(seed);
+        let mut rig = Rig::new(seed);
+        let mut files: Vec<(NodeId, Vec<u8>)> = Vec::new();
+        for name in NAMES {
+            let bytes = noise(random.next_u64(), 70_000 + random.below(300_000) as usize);
+            let file = rig.tree.lock().create(NodeId::ROOT, name, NodeKind::File);
+            rig.tree.lock().write(file, 0, &bytes);
+            files.push((file, bytes));
+        }
+        let mut pictures: Vec<(u64, Picture)> = Vec::new();
+        let mut followed = 0;
+        for _ in 0..8 {
+            rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][random.below(3) as usize];
+            let report = rig.backup().unwrap();
+            followed += report.followed_files;
+            if report.is_complete() {
+                pictures.push((report.snapshot_id.unwrap(), rig.tree.picture()));
+            }
+            let mut state = rig.tree.lock();
+            state.failing.clear();
+            for index in 0..NAMES.len() {
+                change(&mut state, &mut random, &mut files, index);
+            }
+        }
+        assert!(followed > 5, "seed {seed}: {followed}");
+        for (id, picture) in &pictures {
+            rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
+        }
+    }
+}
+
+const NAMES: [&[u8]; 3] = [b"a", b"b", b"c"];
+
+fn change(state: &mut State, random: &mut SplitMix64, files: &mut [(NodeId, Vec<u8>)], index: usize) {
+    let name = NAMES[index];
+    let (mut file, mut bytes) = files[index].clone();
+    for _ in 0..random.below(3) {
+        edit(random, &mut bytes, 20_000);
+    }
+    match random.below(7) {
+        0 => return,
+        1 => {
+            state.truncate(file, 0);
+            state.write(file, 0, &bytes);
+        }
+        2 => {
+            let other = random.below(NAMES.len() as u64) as usize;
+            if other != index {
+                let places = [name, NAMES[other]].map(|name| (NodeId::ROOT, name.to_vec()));
+                state.exchange(&places[0], &places[1]);
+                files.swap(index, other);
+            }
+            return;
+        }
+        _ => {
+            let way = Way::ALL[random.below(4) as usize];
+            file = replace(state, way, file, name, &bytes);
+        }
+    }
+    if random.below(6) == 0 {
+        state.failing.insert(file, random.below(70_000) as usize);
+    }
+    files[index] = (file, bytes);
+}
