@@ -6,10 +6,10 @@
 
 use crate::body::{BodyLimits, collect};
 use crate::config::ServerConfig;
-use crate::listeners::Listeners;
 use crate::metrics::Metrics;
 use crate::presence::Presence;
 use crate::problem::{Answer, of_store, parameter, refuse};
+use crate::subscriptions::Subscriptions;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, header};
 use byteback_api::FolderName;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     /// Clients that listen for events.
     pub(crate) events: Arc<Semaphore>,
     /// The clients' subscriptions to the events of folders.
-    pub(crate) listeners: Listeners,
+    pub(crate) subscriptions: Subscriptions,
     /// Whether the server is about to stop.
     pub(crate) stopping: watch::Receiver<bool>,
     /// Searches whose list is too long to arrive before they are at work.

@@ -48,7 +48,7 @@ pub(crate) async fn events(mut call: Call) -> Answer {
         .try_acquire_owned()
         .map_err(|_| refuse(Code::Unavailable, "too many clients are waiting for events"))?;
     // Subscribed before the first query, so that no batch in between is missed.
-    let woken = call.shared.listeners.listen_to(&folder);
+    let woken = call.shared.subscriptions.subscribe_to(&folder);
     let first = batches(&call.shared, &folder, after).await?;
     let (sender, body) = async_outgoing();
     let stream = Stream {

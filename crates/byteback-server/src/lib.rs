@@ -32,7 +32,6 @@ mod guide;
 mod headers;
 mod in_process;
 mod listener;
-mod listeners;
 mod listing;
 mod metrics;
 mod presence;
@@ -41,6 +40,7 @@ mod reading;
 mod search;
 mod server;
 mod signature;
+mod subscriptions;
 mod tls;
 mod upload;
 

@@ -13,9 +13,9 @@ use crate::dispatch::{Target, dispatch};
 use crate::door::{Door, DoorLimits};
 use crate::guide::GUIDE_PATH;
 use crate::listener::CountingListener;
-use crate::listeners::Listeners;
 use crate::metrics::Metrics;
 use crate::presence;
+use crate::subscriptions::Subscriptions;
 use axum::Router;
 use axum::extract::Request;
 use axum::extract::connect_info::Connected;
@@ -218,7 +218,7 @@ where
         signatures,
         searches,
         events,
-        listeners: Listeners::default(),
+        subscriptions: Subscriptions::default(),
         stopping: heard_stopping,
         long_searches,
         lists,

@@ -80,7 +80,7 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
         .await
     };
     let applied = give_back_if_full(applied, store, folder, (device, counter)).await?;
-    call.shared.listeners.applied(&name, applied.seq);
+    call.shared.subscriptions.applied(&name, applied.seq);
     let metrics = &call.shared.metrics;
     if applied.repeated {
         metrics.batches_repeated.fetch_add(1, Ordering::Relaxed);

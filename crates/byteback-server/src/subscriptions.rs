@@ -7,11 +7,11 @@ use tokio::sync::watch;
 
 /// The clients' subscriptions to the batches of folders.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners {
+pub(crate) struct Subscriptions {
     folders: Mutex<HashMap<String, watch::Sender<Seq>>>,
 }
 
-impl Listeners {
+impl Subscriptions {
     /// Wakes the streams that wait for a batch of this folder.
     pub(crate) fn applied(&self, folder: &str, seq: Seq) {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
@@ -25,7 +25,7 @@ impl Listeners {
     }
 
     /// The newest batch of this folder from now on.
-    pub(crate) fn listen_to(&self, folder: &str) -> watch::Receiver<Seq> {
+    pub(crate) fn subscribe_to(&self, folder: &str) -> watch::Receiver<Seq> {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
         let sender = folders.entry(folder.to_owned()).or_insert_with(|| watch::channel(0).0);
         sender.subscribe()
