@@ -177,6 +177,9 @@ impl RecordLogFormat {
         let file = dir
             .open(self.name, super::OpenMode::Existing)
             .map_err(self.failed("open"))?;
+        // Records name the length that was durable before them: were this one not, a power cut
+        // would pass for damage.
+        file.sync_data().map_err(self.failed("sync"))?;
         let len_bytes = (bytes.len() as u64).saturating_sub(parsed.contents.tail_len_bytes);
         let log = RecordLog {
             format: *self,
