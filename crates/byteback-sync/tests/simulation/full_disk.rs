@@ -1,4 +1,4 @@
-//! A disk that has no room for what the engine remembers, now and then.
+//! A disk that has no room for what the engine remembers, now and then, or on which one sync fails.
 
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_host::random::SplitMix64;
@@ -10,24 +10,61 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Debug)]
 pub(crate) struct Fullness {
     is_full: Arc<AtomicBool>,
+    /// Whether a full disk takes nothing at all.
+    is_solid: Arc<AtomicBool>,
     random: Arc<Mutex<SplitMix64>>,
+    /// Beginning of a file's name: the sync of that file after this number of others fails.
+    failing: Arc<Mutex<Option<(&'static str, u64)>>>,
 }
 
 impl Fullness {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             is_full: Arc::default(),
+            is_solid: Arc::default(),
             random: Arc::new(Mutex::new(SplitMix64::new(seed))),
+            failing: Arc::default(),
         }
     }
 
     pub(crate) fn set(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::SeqCst);
+        self.is_solid.store(false, Ordering::SeqCst);
+    }
+
+    /// From now on the disk takes nothing at all.
+    pub(crate) fn set_solid(&self) {
+        self.set(true);
+        self.is_solid.store(true, Ordering::SeqCst);
+    }
+
+    /// Lets the `nth` sync of a file fail whose name begins with `name`. The written bytes stay
+    /// readable: a restart without a power cut finds them.
+    pub(crate) fn fail_sync(&self, name: &'static str, nth: u64) {
+        *self.failing.lock().unwrap() = Some((name, nth));
+    }
+
+    /// Whether the sync that is to fail has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failing.lock().unwrap().is_none()
+    }
+
+    fn check_sync(&self, name: &str) -> io::Result<()> {
+        let mut failing = self.failing.lock().unwrap();
+        if let Some((_, left)) = failing.as_mut().filter(|(failing, _)| name.starts_with(*failing)) {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                *failing = None;
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+        }
+        Ok(())
     }
 
     /// A full disk still takes some: others free a little all the time.
     fn check(&self) -> io::Result<()> {
-        match self.is_full.load(Ordering::SeqCst) && self.random.lock().unwrap().coin() {
+        let is_full = self.is_full.load(Ordering::SeqCst);
+        match is_full && (self.is_solid.load(Ordering::SeqCst) || self.random.lock().unwrap().coin()) {
             true => Err(io::ErrorKind::StorageFull.into()),
             false => Ok(()),
         }
@@ -47,8 +84,8 @@ impl DurableDir for FullDir {
             self.fullness.check()?;
         }
         let inner = self.inner.open(name, mode)?;
-        let fullness = self.fullness.clone();
-        Ok(Arc::new(FullFile { inner, fullness }))
+        let (name, fullness) = (name.to_owned(), self.fullness.clone());
+        Ok(Arc::new(FullFile { name, inner, fullness }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -77,6 +114,7 @@ impl DurableDir for FullDir {
 
 #[derive(Debug)]
 struct FullFile {
+    name: String,
     inner: Arc<dyn DurableFile>,
     fullness: Fullness,
 }
@@ -114,6 +152,7 @@ impl DurableFile for FullFile {
     fn sync_data(&self) -> io::Result<()> {
         // Room may be missing only when bytes must reach the disk.
         self.fullness.check()?;
+        self.fullness.check_sync(&self.name)?;
         self.inner.sync_data()
     }
 

@@ -12,6 +12,7 @@
 //! Not proven: which of two conflicting files keeps the name; the order of changes to files that
 //! several machines use, beyond that nothing of them is lost.
 
+pub(crate) mod directed;
 mod named;
 
 use super::machine::{Machine, MachineParts, URL};
@@ -22,9 +23,10 @@ use super::views::Canary;
 use super::witness::Follower;
 use super::world::World;
 use byteback_api::FolderName;
-use byteback_api::messages::JoinRequest;
+use byteback_api::messages::{JoinRequest, JoinResponse};
 use byteback_client::{ClientOptions, ServerClient, join};
 use byteback_host::random::SplitMix64;
+use byteback_store::Store;
 use byteback_sync::engine::Transition;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -44,6 +46,10 @@ pub(crate) struct LifeOptions {
     pub(crate) machines: usize,
     /// Whether the disk of what an engine remembers is full now and then.
     pub(crate) fills_disks: bool,
+    /// Whether machines join again as other devices, or sync starts over on them.
+    pub(crate) joins_again: bool,
+    /// Whether programs change what is ignored.
+    pub(crate) changes_rules: bool,
 }
 
 impl Default for LifeOptions {
@@ -53,6 +59,8 @@ impl Default for LifeOptions {
             steps: 120,
             machines: 1,
             fills_disks: true,
+            joins_again: false,
+            changes_rules: false,
         }
     }
 }
@@ -93,9 +101,29 @@ fn faults(random: &mut SplitMix64) -> (Faults, u64) {
 
 const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 
+fn client_options(world: &Arc<World>, network: &SimNetwork) -> ClientOptions {
+    ClientOptions {
+        clock: world.clock(),
+        network: Some(Arc::new(network.clone())),
+        ..ClientOptions::default()
+    }
+}
+
+/// A new device of the server.
+fn joined(world: &Arc<World>, store: &Store, network: &SimNetwork, name: &str) -> JoinResponse {
+    let request = JoinRequest {
+        join_token: store.create_join_token(i64::MAX / 4).unwrap(),
+        name: name.to_owned(),
+        device_token: None,
+    };
+    join(URL, &request, client_options(world, network)).unwrap()
+}
+
 struct Life {
     world: Arc<World>,
     server: Arc<SimServer>,
+    /// Network without faults.
+    quiet: SimNetwork,
     /// Reads the server's folder, without faults.
     reading: ServerClient,
     folder: FolderName,
@@ -104,7 +132,7 @@ struct Life {
     /// Each machine's observers of the others.
     seen: Vec<Vec<Follower>>,
     random: SplitMix64,
-    fills_disks: bool,
+    options: LifeOptions,
     _place: tempfile::TempDir,
 }
 
@@ -114,27 +142,10 @@ impl Life {
         let world = World::new(seed);
         let server = SimServer::new(&world, &place.path().join("data"));
         let quiet = SimNetwork::new(&world, &server, "reader", 0);
-        let client_options = || ClientOptions {
-            clock: world.clock(),
-            network: Some(Arc::new(quiet.clone())),
-            ..ClientOptions::default()
-        };
         let folder: FolderName = "f".parse().unwrap();
-        let mut reading = None;
         let mut machines = Vec::new();
         for (number, name) in NAMES.into_iter().enumerate().take(options.machines) {
-            let join_token = server.store().create_join_token(i64::MAX / 4).unwrap();
-            let request = JoinRequest {
-                join_token,
-                name: name.to_owned(),
-                device_token: None,
-            };
-            let joined = join(URL, &request, client_options()).unwrap();
-            if reading.is_none() {
-                let client = ServerClient::new(URL, &joined.token, client_options()).unwrap();
-                client.create_folder(&folder).unwrap();
-                reading = Some(client);
-            }
+            let joined = joined(&world, &server.store(), &quiet, name);
             let mix = seed ^ ((number as u64) << 48);
             machines.push(Machine::new(MachineParts {
                 world: Arc::clone(&world),
@@ -150,17 +161,24 @@ impl Life {
                 own: (options.machines > 1).then(|| format!("m{number}").into()),
             }));
         }
+        let reader = joined(&world, &server.store(), &quiet, "reader");
+        let reading = ServerClient::new(URL, &reader.token, client_options(&world, &quiet)).unwrap();
+        reading.create_folder(&folder).unwrap();
         let several = options.machines;
+        for machine in &mut machines {
+            machine.witness.keeps_own = !options.joins_again && !options.changes_rules;
+        }
         Self {
             world,
             server,
-            reading: reading.unwrap(),
+            quiet,
+            reading,
             folder,
             machines,
-            programs: (0..several).map(|_| Programs::default()).collect(),
+            programs: (0..several).map(|_| Programs::new(options.changes_rules)).collect(),
             seen: vec![vec![Follower::default(); several]; several],
             random: SplitMix64::new(seed ^ 0x6c69_6665),
-            fills_disks: options.fills_disks,
+            options,
             _place: place,
         }
     }
@@ -217,7 +235,21 @@ impl Life {
         if machine.sleeps() {
             return self.pass();
         }
-        match self.random.below(104) {
+        if machine.has_token_to_take() && self.random.below(3) == 0 {
+            machine.take_token();
+        }
+        if self.options.joins_again {
+            match self.random.below(32) {
+                0 => return machine.start_over(),
+                1..4 => return self.join_again(at),
+                4 | 5 => return machine.renew_token(),
+                6 => return machine.fill_disk(self.options.fills_disks),
+                7 => return machine.fill_disk(false),
+                _ => {}
+            }
+        }
+        let kinds = if self.options.joins_again { 106 } else { 104 };
+        match self.random.below(kinds) {
             0..60 => {
                 for _ in 0..self.random.below(6) {
                     programs.act(machine, &mut self.random);
@@ -248,8 +280,8 @@ impl Life {
             }
             96 => machine.give_up(),
             97 => machine.start(),
-            98 if self.fills_disks => machine.fill_disk(true),
-            99 if self.fills_disks => machine.fill_disk(false),
+            98 if self.options.fills_disks => machine.fill_disk(true),
+            99 if self.options.fills_disks => machine.fill_disk(false),
             100..102 => self.crash_within(at),
             102 => {
                 const YEAR_S: i64 = 365 * 24 * 3600;
@@ -260,11 +292,25 @@ impl Life {
                 let until_ns = self.world.now_ns() + self.random.below(300 * SECOND_NS);
                 machine.suspend(until_ns);
             }
+            104 => machine.renew_token(),
+            105 => {
+                programs.close(machine);
+                machine.end_tree();
+            }
             _ => {
                 self.server.start();
                 machine.begin_sync();
             }
         }
+    }
+
+    /// Makes a machine another device, if the server runs; the server forgets the former one.
+    fn join_again(&mut self, at: usize) {
+        let Some(store) = self.server.store_if_up() else { return };
+        let machine = &mut self.machines[at];
+        store.roster().revoke(machine.issued_device()).unwrap();
+        let joined = joined(&self.world, &store, &self.quiet, machine.name());
+        machine.join_as(joined.token, joined.device_id);
     }
 
     /// Ends all faults.
@@ -275,13 +321,15 @@ impl Life {
             machine.network.cut(false);
             machine.network.set(Faults::default(), 1_000_000);
             machine.fill_disk(false);
+            machine.take_token();
             programs.close(machine);
             machine.begin_sync();
         }
         let until_ns = self.world.now_ns() + SETTLED_WITHIN_NS;
         loop {
             let head = self.reading.folder(&self.folder).unwrap().seq;
-            if self.machines.iter().all(|machine| machine.is_settled(head)) {
+            let is_settled = |machine: &Machine| machine.is_settled(head);
+            if self.machines.iter().all(is_settled) && !self.has_removed_rules() {
                 return Ok(());
             }
             let now_ns = self.world.now_ns();
@@ -290,7 +338,24 @@ impl Life {
                 return Err(format!("it does not come to rest at {head}: {status:#?}"));
             }
             self.run_until(now_ns + SECOND_NS);
+            for machine in &mut self.machines {
+                // An engine that had not met the server ends if its token is refused.
+                machine.begin_sync();
+            }
         }
+    }
+
+    /// Without rules, all machines are to hold the same. Returns whether there were any, or what
+    /// was ignored is still on its way.
+    fn has_removed_rules(&mut self) -> bool {
+        if !self.options.changes_rules {
+            return false;
+        }
+        let mut has_removed = false;
+        for machine in &mut self.machines {
+            has_removed |= Programs::remove_rules(machine);
+        }
+        has_removed || !self.machines.iter().all(Machine::has_all)
     }
 
     /// Ends everything, and returns the hash of all events.

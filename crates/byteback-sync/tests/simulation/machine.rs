@@ -24,8 +24,10 @@ use byteback_host::sim::SimDisk;
 use byteback_model::Seq;
 use byteback_queue::ClientId;
 use byteback_queue::queue::QueueOptions;
-use byteback_sync::engine::{Engine, EngineError, EngineHandle, EngineParts, PauseOptions, StopSign, Transition};
-use byteback_sync::standing::{Counterpart, Standing};
+use byteback_sync::engine::{
+    Engine, EngineError, EngineHandle, EngineParts, PauseOptions, Renew, StopSign, Transition, request_start_over,
+};
+use byteback_sync::standing::{Counterpart, Standing, StandingError};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -34,6 +36,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Time within which a running engine is to come to a poll.
+const HELD_WITHIN_STEPS: u32 = 30;
+const HELD_STEP_NS: u64 = 100_000_000;
+
 /// The server's address: unused, as the network is brought.
 pub(crate) const URL: &str = "http://127.0.0.1:9";
 
@@ -41,6 +47,34 @@ pub(crate) const URL: &str = "http://127.0.0.1:9";
 fn is_for_want_of_room(error: &EngineError) -> bool {
     let reported = format!("{error:?}");
     reported.contains("StorageFull") || reported.contains("no storage space")
+}
+
+/// Whether the server does not accept the token.
+fn is_token_refused(error: &EngineError) -> bool {
+    format!("{error:?}").contains("WrongToken")
+}
+
+/// Looks into the token file, like the program.
+fn renewal(credentials: &Arc<Mutex<(String, u64)>>, shown: String) -> Renew {
+    let (credentials, shown) = (Arc::clone(credentials), Mutex::new(shown));
+    Arc::new(move || {
+        let mut shown = shown.lock().unwrap();
+        let now = credentials.lock().unwrap().clone();
+        if *shown == now.0 {
+            return None;
+        }
+        shown.clone_from(&now.0);
+        Some(now)
+    })
+}
+
+/// Requests that sync starts over if the directory remembers another device.
+fn start_over_as(dir: &Arc<dyn DurableDir>, device: u64) -> Result<(), StandingError> {
+    let is_other = |noted: Standing| noted.counterpart.device != device;
+    match Standing::read(&**dir)?.is_some_and(is_other) {
+        true => request_start_over(&**dir),
+        false => Ok(()),
+    }
 }
 
 struct Running {
@@ -59,10 +93,16 @@ pub(crate) struct Machine {
     base: PathBuf,
     disk: SimDisk,
     /// Whether the disk has room for what the engine remembers.
-    fullness: Fullness,
+    pub(crate) fullness: Fullness,
+    /// Whether it has room for the tree's log and journal.
+    pub(crate) state_fullness: Fullness,
     pub(crate) network: SimNetwork,
-    token: String,
-    device: u64,
+    /// Its token file: the token, and the device that it stands for.
+    credentials: Arc<Mutex<(String, u64)>>,
+    /// The token that the server accepts from it, as soon as it is in the file.
+    issued: (String, u64),
+    /// The token by which the store knows the device.
+    known: String,
     folder: FolderName,
     random: SplitMix64,
     canary: Canary,
@@ -110,9 +150,11 @@ impl Machine {
             base: parts.base,
             disk,
             fullness: Fullness::new(parts.seed ^ 0x6675_6c6c),
+            state_fullness: Fullness::new(0),
             network: parts.network,
-            token: parts.token,
-            device: parts.device,
+            credentials: Arc::new(Mutex::new((parts.token.clone(), parts.device))),
+            issued: (parts.token.clone(), parts.device),
+            known: parts.token,
             folder: parts.folder,
             random: SplitMix64::new(parts.seed),
             canary: parts.canary,
@@ -137,15 +179,21 @@ impl Machine {
         self.base.join("tree")
     }
 
-    fn dir(&self, name: &str) -> Arc<dyn DurableDir> {
-        let dir = self.disk.subdir(name).unwrap();
+    fn dir(&self, name: &str, fullness: &Fullness) -> Arc<dyn DurableDir> {
+        let inner = self.disk.subdir(name).unwrap();
         self.disk.sync().unwrap();
-        dir
+        let fullness = fullness.clone();
+        Arc::new(FullDir { inner, fullness })
+    }
+
+    /// The device that it is for the server, as far as it knows.
+    fn device(&self) -> u64 {
+        self.credentials.lock().unwrap().1
     }
 
     fn live_options(&mut self) -> LiveOptions {
+        let mut options = LiveOptions::new(ClientId(self.device()));
         let random = &mut self.random;
-        let mut options = LiveOptions::new(ClientId(self.device));
         options.queue.delay_ns = [0, 50_000_000, 3_000_000_000][random.below(3) as usize];
         options.queue.delay_max_ns = options.queue.delay_ns * 4;
         options.queue.delta_bytes_min = 64;
@@ -172,7 +220,7 @@ impl Machine {
         let folder = StateFolder::of(&self.tree(), &self.base.join("state")).unwrap();
         let randomness = SimRandomness::new(self.random.next_u64());
         let host = TreeHost {
-            dir: self.dir("state"),
+            dir: self.dir("state", &self.state_fullness),
             clock: self.world.wrong_clock(&self.wrong_by_ns),
             randomness: &randomness,
         };
@@ -213,19 +261,21 @@ impl Machine {
             inner: up.landing(),
             ear: Arc::clone(&ear),
         };
+        let (token, device) = self.credentials.lock().unwrap().clone();
+        let dir = self.dir("sync", &self.fullness);
+        if let Err(error) = start_over_as(&dir, device) {
+            return self.world.note(&format!("{} has no room: {error}", self.name));
+        }
         let parts = EngineParts {
             live: Arc::new(live),
             tree: up.service(),
             landing: Arc::new(landing),
             is_listening: false,
-            server: Arc::new(ServerClient::new(URL, &self.token, options).unwrap()),
+            server: Arc::new(ServerClient::new(URL, &token, options).unwrap()),
             folder: self.folder.clone(),
-            device: self.device,
-            renew: None,
-            dir: Arc::new(FullDir {
-                inner: self.dir("sync"),
-                fullness: self.fullness.clone(),
-            }),
+            device,
+            renew: Some(renewal(&self.credentials, token)),
+            dir,
             host: self.name.into(),
             east_of_utc_s: 0,
             path: "/p".into(),
@@ -280,12 +330,13 @@ impl Machine {
         transitions
     }
 
-    /// Checks that only a full disk ended the engine.
+    /// Checks that only a full disk or a refused token ended the engine.
     fn look_why(&mut self, running: &Running) {
         self.transitions.extend(running.handle.transitions());
         match running.ended.lock().unwrap().take() {
-            Some(Err(error)) if is_for_want_of_room(&error) => {
-                self.world.note(&format!("{} had no room: {error}", self.name));
+            Some(Err(error)) if is_for_want_of_room(&error) || is_token_refused(&error) => {
+                self.world
+                    .note(&format!("{} had no room or no token: {error}", self.name));
             }
             Some(Err(error)) => panic!("{}: the engine gave up: {error:?}", self.name),
             Some(Ok(())) | None => {}
@@ -305,6 +356,96 @@ impl Machine {
         self.world.kill(running.listener);
         self.look_why(&running);
         self.world.note(&format!("{} has ended sync", self.name));
+    }
+
+    /// Holds the engine before it next asks the tree what is to be sent. Returns whether it got
+    /// there; then [`release`](Self::release) lets it go on.
+    pub(crate) fn hold_at_poll(&mut self) -> bool {
+        let Some(running) = &self.running else { return false };
+        let ear = Arc::clone(&running.ear);
+        ear.holds_poll.store(true, Ordering::SeqCst);
+        self.world.tell(News::Machine(self.number));
+        for _ in 0..HELD_WITHIN_STEPS {
+            if ear.is_at_poll.load(Ordering::SeqCst) {
+                return true;
+            }
+            self.world.run_until(self.world.now_ns() + HELD_STEP_NS);
+        }
+        self.release();
+        false
+    }
+
+    /// Lets an engine go on that was held before a poll.
+    pub(crate) fn release(&self) {
+        if let Some(running) = &self.running {
+            running.ear.holds_poll.store(false, Ordering::SeqCst);
+            self.world.tell(News::Machine(self.number));
+        }
+    }
+
+    /// Ends the tree in good order below a running engine, which learns of it when it next asks the
+    /// tree what is to be sent.
+    pub(crate) fn end_tree(&mut self) {
+        if self.up.is_none() || !self.hold_at_poll() {
+            return;
+        }
+        if let Some(up) = self.up.take() {
+            up.end().unwrap();
+            self.world.note(&format!("{} is down, and its engine runs", self.name));
+        }
+        self.release();
+        let Some(running) = self.running.take() else { return };
+        while self.world.lives(running.task) {
+            self.world.run_until(self.world.now_ns() + HELD_STEP_NS);
+        }
+        self.world.kill(running.listener);
+        self.look_why(&running);
+    }
+
+    /// Restarts the engine, and has sync start over.
+    pub(crate) fn start_over(&mut self) {
+        self.end_sync();
+        self.world.note(&format!("{} starts sync over", self.name));
+        let _ = request_start_over(&*self.dir("sync", &self.fullness));
+        self.begin_sync();
+    }
+
+    /// Has the server accept another token in place of the present one. The machine shows it once
+    /// it [takes](Self::take_token) it.
+    pub(crate) fn renew_token(&mut self) {
+        let (known, device) = (self.known.clone(), self.issued.1);
+        let digits = known.bytes().map(|_| char::from(b'a' + (self.random.below(26) as u8)));
+        let token: String = digits.collect();
+        self.world.note(&format!("{} is to show another token", self.name));
+        self.network.exchange_tokens(Some((token.clone(), known)));
+        self.issued = (token, device);
+    }
+
+    /// Makes it another device for the server. The machine knows it once it
+    /// [takes](Self::take_token) the token.
+    pub(crate) fn join_as(&mut self, token: String, device: u64) {
+        self.world.note(&format!("{} joins again as {device}", self.name));
+        self.network.exchange_tokens(None);
+        self.known.clone_from(&token);
+        self.issued = (token, device);
+    }
+
+    /// The device that the server takes it for.
+    pub(crate) fn issued_device(&self) -> u64 {
+        self.issued.1
+    }
+
+    /// Whether the server accepts another token than that in its token file.
+    pub(crate) fn has_token_to_take(&self) -> bool {
+        *self.credentials.lock().unwrap() != self.issued
+    }
+
+    /// Writes the token that the server accepts into its token file.
+    pub(crate) fn take_token(&mut self) {
+        if self.has_token_to_take() {
+            self.world.note(&format!("{} has the new token", self.name));
+            self.credentials.lock().unwrap().clone_from(&self.issued);
+        }
     }
 
     /// Ends everything in good order.
@@ -339,9 +480,9 @@ impl Machine {
         let counterpart = Counterpart {
             server: URL.to_owned(),
             folder: self.folder.clone(),
-            device: self.device,
+            device: self.device(),
         };
-        let dir = self.dir("sync");
+        let dir = self.dir("sync", &self.fullness);
         if let Some(mut standing) = Standing::read_of(&*dir, &counterpart).unwrap()
             && let Some(head) = standing.landing.take()
         {
@@ -470,6 +611,17 @@ impl Machine {
             && status.waiting_nodes == 0
             && status.groups_in_flight == 0
             && !status.is_folded
+    }
+
+    /// Whether nothing is ignored on either side.
+    pub(crate) fn has_all(&self) -> bool {
+        let status = self.running.as_ref().map(|running| running.handle.status());
+        status.is_some_and(|status| {
+            status.ignored_names == 0
+                && status.ignored_here == 0
+                && status.left_out_names == 0
+                && status.ignore_files == 0
+        })
     }
 
     pub(crate) fn status(&self) -> String {

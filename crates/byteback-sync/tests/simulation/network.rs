@@ -6,6 +6,9 @@
 //!
 //! A request is handed over as a whole, when its sender begins to wait for the answer. Its fate is
 //! drawn then ([`Fate`]).
+//!
+//! The store keeps one token for each device. Where a device is to get another one, the network
+//! exchanges the token in its requests ([`SimNetwork::exchange_tokens`]).
 
 use super::world::{News, World};
 use byteback_client::{Connection, Network};
@@ -93,7 +96,12 @@ impl SimServer {
     }
 
     pub(crate) fn store(&self) -> Store {
-        self.serving.lock().unwrap().1.as_ref().unwrap().store.clone()
+        self.store_if_up().unwrap()
+    }
+
+    pub(crate) fn store_if_up(&self) -> Option<Store> {
+        let serving = self.serving.lock().unwrap();
+        serving.1.as_ref().map(|serving| serving.store.clone())
     }
 
     fn open(&self) -> io::Result<(u64, DuplexStream)> {
@@ -181,6 +189,10 @@ struct Link {
     latency_ns_max: u64,
     /// Disk of the machine: when its power is cut, the machine sends nothing any more.
     disk: Option<SimDisk>,
+    /// Method of requests that are all lost.
+    lost_method: Option<&'static str>,
+    /// Token that the machine has to show, and the one that the server knows, of the same length.
+    tokens: Option<(String, String)>,
 }
 
 /// The network between one machine and the server.
@@ -208,6 +220,8 @@ impl SimNetwork {
             is_cut: false,
             latency_ns_max: 0,
             disk: None,
+            lost_method: None,
+            tokens: None,
         };
         Self {
             world: Arc::clone(world),
@@ -230,6 +244,37 @@ impl SimNetwork {
     /// Ties the network to the machine with this disk.
     pub(crate) fn of_disk(&self, disk: &SimDisk) {
         self.link.lock().unwrap().disk = Some(disk.clone());
+    }
+
+    /// From now on requests with this HTTP method are lost.
+    pub(crate) fn lose(&self, method: Option<&'static str>) {
+        self.link.lock().unwrap().lost_method = method;
+    }
+
+    fn is_lost(&self, request: &[u8]) -> bool {
+        let method = self.draw(|link| link.lost_method);
+        self.is_cut() || method.is_some_and(|method| request.starts_with(method.as_bytes()))
+    }
+
+    /// From now on the server accepts `shown` from the machine, and nothing else; `known` is the
+    /// token that the store has. `None`: tokens pass as they are.
+    pub(crate) fn exchange_tokens(&self, tokens: Option<(String, String)>) {
+        self.link.lock().unwrap().tokens = tokens;
+    }
+
+    /// Puts the store's token in the place of the shown one, and the other way round.
+    fn translate(&self, request: &mut [u8]) {
+        const BEARER: &[u8] = b"Bearer ";
+        let Some((shown, known)) = self.draw(|link| link.tokens.clone()) else {
+            return;
+        };
+        let found = request.windows(BEARER.len()).position(|bytes| bytes == BEARER);
+        let token = found.and_then(|at| request.get_mut(at + BEARER.len()..at + BEARER.len() + shown.len()));
+        match token {
+            Some(token) if token == shown.as_bytes() => token.copy_from_slice(known.as_bytes()),
+            Some(token) if token == known.as_bytes() => token.copy_from_slice(shown.as_bytes()),
+            _ => {}
+        }
     }
 
     fn is_cut(&self) -> bool {
@@ -374,9 +419,10 @@ impl SimConnection {
 
     /// Sends the written request, with the fate that is drawn.
     fn exchange(&mut self, patience: Duration) -> io::Result<()> {
-        let request = std::mem::take(&mut self.request);
+        let mut request = std::mem::take(&mut self.request);
         let network = self.network.clone();
-        let fate = match network.is_cut() {
+        network.translate(&mut request);
+        let fate = match network.is_lost(&request) {
             true => Fate::Lost,
             false if World::is_helper() => network.fate_of_part(&request),
             false => network.fate(),

@@ -3,8 +3,12 @@
 use super::machine::Machine;
 use byteback_host::random::SplitMix64;
 use byteback_mount::direct::{Direct, DirectFile};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+const RULES: &str = ".bytebackignore";
 
 /// Files that programs keep open, and where they work: everywhere, or in their machine's own
 /// directory.
@@ -18,6 +22,8 @@ pub(crate) struct Programs {
     /// A file that was emptied to be rewritten, and its new content.
     emptied: Option<(Log, Vec<u8>)>,
     lines: u64,
+    /// Whether they change ignore rules.
+    changes_rules: bool,
 }
 
 /// An open common file.
@@ -54,6 +60,13 @@ fn bytes(random: &mut SplitMix64) -> Vec<u8> {
 }
 
 impl Programs {
+    pub(crate) fn new(changes_rules: bool) -> Self {
+        Self {
+            changes_rules,
+            ..Self::default()
+        }
+    }
+
     /// Forgets all open files: the machine was down.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
@@ -96,6 +109,9 @@ impl Programs {
             }
             _ => PathBuf::new(),
         };
+        if self.changes_rules && random.below(8) == 0 {
+            return self.rule(machine, random);
+        }
         match random.below(24) {
             20..24 => self.log(machine, random),
             0..4 => self.write(machine, random),
@@ -126,6 +142,8 @@ impl Programs {
                 0 => tree.rename(&self.directory(random), &self.directory(random)),
                 1 => tree.exchange(&self.name(random), &self.name(random)),
                 2 => tree.make_symlink(&self.name(random), std::ffi::OsStr::new("a")),
+                // One name of several that was ignored may stay: see docs/guide/limits.md.
+                _ if self.changes_rules => tree.exchange(&self.name(random), &self.name(random)),
                 _ => tree.link(&self.name(random), &self.name(random)),
             })),
             17 => drop(once(machine, |tree| {
@@ -209,6 +227,51 @@ impl Programs {
             let _ = once(machine, |tree| tree.write(&file, offset, &bytes));
         }
         machine.up().unwrap().programs().close(file);
+    }
+}
+
+/// Files that say what is ignored.
+impl Programs {
+    fn rule(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
+        let place = |random: &mut SplitMix64| {
+            let directory = ["", "", "p", "q"][random.below(4) as usize];
+            self.at.join(directory).join(RULES)
+        };
+        let path = place(random);
+        let mut text = String::new();
+        for pattern in ["a\n", "/b\n", "t*\n", "*~\n", "q/\n", "r/\n", "/p\n", "!a\n"] {
+            if random.below(4) == 0 {
+                text.push_str(pattern);
+            }
+        }
+        match random.below(6) {
+            0 | 1 => drop(once(machine, |tree| tree.remove(&path))),
+            2 => drop(once(machine, |tree| tree.rename(&path, &place(random)))),
+            _ => {
+                let opened = machine.up().unwrap().programs().open(&path);
+                let file = match opened {
+                    Ok(file) => Ok(file),
+                    Err(_) => once(machine, |tree| tree.create(&path, 0o644)),
+                };
+                let Ok(file) = file else { return };
+                let _ = once(machine, |tree| tree.truncate(&path, 0));
+                let _ = once(machine, |tree| tree.write(&file, 0, text.as_bytes()));
+                machine.up().unwrap().programs().close(file);
+            }
+        }
+    }
+
+    /// Removes all files with rules. Returns whether there were any.
+    pub(crate) fn remove_rules(machine: &mut Machine) -> bool {
+        let state = machine.state();
+        let is_rules = |name: &&Vec<u8>| name.rsplit(|byte| *byte == b'/').next() == Some(RULES.as_bytes());
+        let mut has_any = false;
+        for name in state.0.keys().filter(is_rules) {
+            has_any = true;
+            let path = Path::new(OsStr::from_bytes(name));
+            let _ = once(machine, |tree| tree.remove(path));
+        }
+        has_any
     }
 }
 

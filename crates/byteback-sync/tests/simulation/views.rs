@@ -49,6 +49,10 @@ pub(crate) struct Ear {
     pub(crate) hold: Mutex<Option<(String, u64)>>,
     /// Whether it waits for that.
     pub(crate) is_held: AtomicBool,
+    /// Whether the engine is to wait before it asks the tree what is to be sent.
+    pub(crate) holds_poll: AtomicBool,
+    /// Whether it waits there.
+    pub(crate) is_at_poll: AtomicBool,
     /// Number of files in which something lands.
     pub(crate) mixed: AtomicUsize,
     random: Mutex<SplitMix64>,
@@ -63,9 +67,21 @@ impl Ear {
             is_idle: AtomicBool::new(false),
             hold: Mutex::default(),
             is_held: AtomicBool::new(false),
+            holds_poll: AtomicBool::new(false),
+            is_at_poll: AtomicBool::new(false),
             mixed: AtomicUsize::new(0),
             random: Mutex::new(SplitMix64::new(seed)),
         })
+    }
+
+    /// Waits as long as the engine is held before a poll: anything may happen to the tree there.
+    fn wait_at_poll(&self) {
+        while self.holds_poll.load(Ordering::SeqCst) {
+            self.is_at_poll.store(true, Ordering::SeqCst);
+            self.world
+                .pause(Duration::from_secs(1 << 30), News::Machine(self.machine));
+        }
+        self.is_at_poll.store(false, Ordering::SeqCst);
     }
 
     /// Now and then lets others have their turn: programs here, or a power cut.
@@ -103,6 +119,7 @@ impl WaitingTree {
 
 impl LiveTree for WaitingTree {
     fn poll(&self) -> Result<Work> {
+        self.ear.wait_at_poll();
         Ok(match self.inner.poll()? {
             Work::Send(group) => Work::Send(self.hand_out(group)),
             work => work,

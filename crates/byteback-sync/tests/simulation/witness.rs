@@ -31,6 +31,9 @@ fn contents(state: &State) -> BTreeSet<Content> {
 pub(crate) struct Witness {
     /// The own directory; `None`: everything is the machine's own.
     own: Option<Vec<u8>>,
+    /// Whether others see the moments of the own directory, and sync leaves it alone. Not if parts
+    /// of it are ignored for a while, or if sync starts over: then all that the server has counts.
+    pub(crate) keeps_own: bool,
     /// States of the own directory, after each change by a program.
     pub(crate) history: Vec<State>,
     last: BTreeSet<Content>,
@@ -47,6 +50,7 @@ impl Witness {
     pub(crate) fn new(own: Option<Vec<u8>>) -> Self {
         Self {
             own,
+            keeps_own: true,
             history: vec![State::default()],
             last: BTreeSet::new(),
             made: BTreeSet::new(),
@@ -67,7 +71,8 @@ impl Witness {
     /// Takes in the state before a program does something.
     pub(crate) fn before(&mut self, now: &State) {
         let own = self.own_of(now);
-        if let Some(last) = self.history.last()
+        if self.keeps_own
+            && let Some(last) = self.history.last()
             && *last != own
         {
             let different = last.differences(&own);
@@ -116,6 +121,9 @@ impl Follower {
     /// # Errors
     /// The state is not a moment after the one that was seen last.
     pub(crate) fn look(&mut self, witness: &Witness, state: &State) -> Result<(), String> {
+        if !witness.keeps_own {
+            return Ok(());
+        }
         let own = witness.own_of(state);
         let rest = witness.history.get(self.at..).unwrap_or_default();
         match rest.iter().position(|then| *then == own) {

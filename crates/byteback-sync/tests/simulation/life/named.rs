@@ -6,12 +6,12 @@ use std::path::Path;
 
 /// Seeds of each life: they vary how long each machine waits before it sends, and which undurable
 /// parts are lost.
-const SEEDS: std::ops::Range<u64> = 0..6;
+pub(super) const SEEDS: std::ops::Range<u64> = 0..6;
 
-const BEGUN: (&str, &str) = ("begun", "so that there is a folder");
+pub(super) const BEGUN: (&str, &str) = ("begun", "so that there is a folder");
 
 impl Life {
-    fn of_two(seed: u64) -> Self {
+    pub(super) fn of_two(seed: u64) -> Self {
         let options = LifeOptions {
             machines: 2,
             ..LifeOptions::default()
@@ -24,7 +24,7 @@ impl Life {
     }
 
     /// Two machines that have met.
-    fn after_handshake(seed: u64) -> Self {
+    pub(super) fn after_handshake(seed: u64) -> Self {
         let mut life = Self::of_two(seed);
         life.put(0, BEGUN.0, BEGUN.1);
         life.begin(0);
@@ -32,13 +32,13 @@ impl Life {
         life
     }
 
-    fn begin(&mut self, at: usize) {
+    pub(super) fn begin(&mut self, at: usize) {
         self.machines[at].begin_sync();
         self.rest(at);
     }
 
     /// Lets a program on a machine write a file, new or over an existing one.
-    fn put(&mut self, at: usize, name: &str, content: &str) {
+    pub(super) fn put(&mut self, at: usize, name: &str, content: &str) {
         self.machines[at].start();
         self.machines[at].before();
         let programs = self.machines[at].up().unwrap().programs();
@@ -53,18 +53,18 @@ impl Life {
         self.machines[at].after();
     }
 
-    fn remove(&mut self, at: usize, name: &str) {
+    pub(super) fn remove(&mut self, at: usize, name: &str) {
         self.machines[at].before();
         let programs = self.machines[at].up().unwrap().programs();
         programs.remove(Path::new(name)).unwrap();
         self.machines[at].after();
     }
 
-    fn head(&self) -> u64 {
+    pub(super) fn head(&self) -> u64 {
         self.reading.folder(&self.folder).unwrap().seq
     }
 
-    fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+    pub(super) fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let until_ns = self.world.now_ns() + SETTLED_WITHIN_NS;
         while !is_so(self) {
             let now_ns = self.world.now_ns();
@@ -75,7 +75,7 @@ impl Life {
     }
 
     /// Waits until a machine has sent and received everything.
-    fn rest(&mut self, at: usize) {
+    pub(super) fn rest(&mut self, at: usize) {
         self.until("it does not come to rest", |life| {
             life.machines[at].is_settled(life.head())
         });
@@ -87,7 +87,12 @@ impl Life {
     }
 
     /// Checks that, once nothing fails any more, all machines have exactly these files.
-    fn ends_with(mut self, files: &[(&str, &str)], what: &str) {
+    pub(super) fn ends_with(mut self, files: &[(&str, &str)], what: &str) {
+        self.comes_to_hold(files, what);
+        self.end();
+    }
+
+    pub(super) fn comes_to_hold(&mut self, files: &[(&str, &str)], what: &str) {
         self.settle().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
         let expected = State::of_files(files);
         for machine in &self.machines {
@@ -98,7 +103,6 @@ impl Life {
             assert!(different.is_empty(), "{what}: {}: {different:#?}", machine.name());
         }
         self.check().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
-        self.end();
     }
 }
 
