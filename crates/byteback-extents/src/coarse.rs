@@ -6,6 +6,7 @@
 //! smallest gaps are filled. The paper aligns outwards to a unit instead; that fills small gaps,
 //! too, but pays at both ends of every extent.
 
+use std::cmp::Ordering;
 use std::num::NonZeroU64;
 
 use crate::range::ByteRange;
@@ -20,32 +21,47 @@ impl ExtentSet {
         let Some(surplus) = self.len().checked_sub(extents_max).filter(|surplus| *surplus > 0) else {
             return 0;
         };
-        let before_bytes = self.total_len_bytes();
-        let gaps = |set: &Self| -> Vec<u64> {
-            let starts = set.iter().skip(1).map(|range| range.start());
-            set.iter().zip(starts).map(|(range, next)| next - range.end()).collect()
-        };
-        let mut ordered = gaps(self);
+        let mut ordered: Vec<u64> = self.gaps_bytes().collect();
         let (smaller, threshold, _) = ordered.select_nth_unstable(surplus - 1);
         let threshold = *threshold;
         // The number of gaps to fill among those as wide as the widest filled one.
         let mut ties = surplus - smaller.iter().filter(|gap| **gap < threshold).count();
+        self.fill(|gap| match gap.cmp(&threshold) {
+            Ordering::Less => true,
+            Ordering::Equal if ties > 0 => {
+                ties -= 1;
+                true
+            }
+            Ordering::Equal | Ordering::Greater => false,
+        })
+    }
+
+    /// Joins all neighbours with gaps of at most `gap_bytes_max`, and returns the number of bytes
+    /// that were added. O(n).
+    pub fn join_within(&mut self, gap_bytes_max: u64) -> u64 {
+        self.fill(|gap| gap <= gap_bytes_max)
+    }
+
+    /// Lengths of the gaps between neighbours, ascending by place.
+    fn gaps_bytes(&self) -> impl Iterator<Item = u64> {
+        let starts = self.iter().skip(1).map(ByteRange::start);
+        self.iter().zip(starts).map(|(range, next)| next - range.end())
+    }
+
+    /// Joins the neighbours with the gaps that `is_filled` picks.
+    fn fill(&mut self, mut is_filled: impl FnMut(u64) -> bool) -> u64 {
+        let before_bytes = self.total_len_bytes();
         let mut joined = Self::new();
         let mut open: Option<ByteRange> = None;
         for range in self.iter() {
-            let Some(last) = open else {
-                open = Some(range);
-                continue;
-            };
-            let gap = range.start() - last.end();
-            let is_filled = gap < threshold || (gap == threshold && ties > 0);
-            if is_filled {
-                ties -= usize::from(gap == threshold);
-                open = Some(last.hull(range));
-            } else {
-                joined.insert(last);
-                open = Some(range);
-            }
+            open = Some(match open {
+                Some(last) if is_filled(range.start() - last.end()) => last.hull(range),
+                Some(last) => {
+                    joined.insert(last);
+                    range
+                }
+                None => range,
+            });
         }
         joined.extend(open);
         *self = joined;
@@ -58,6 +74,14 @@ impl ExtentSet {
     pub fn aligned_out(&self, granularity_bytes: NonZeroU64) -> Self {
         self.iter().map(|range| range.align_out(granularity_bytes)).collect()
     }
+}
+
+/// The gap for which [`ExtentSet::join_within`] on all of these sets leaves at least `surplus`
+/// extents fewer, with as few bytes as such a bound allows; `None` if they have fewer gaps.
+pub fn gap_to_fill<'a>(sets: impl Iterator<Item = &'a ExtentSet>, surplus: usize) -> Option<u64> {
+    let mut gaps: Vec<u64> = sets.flat_map(ExtentSet::gaps_bytes).collect();
+    let last = surplus.checked_sub(1).filter(|last| *last < gaps.len())?;
+    Some(*gaps.select_nth_unstable(last).1)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod range;
 mod set;
 mod value;
 
+pub use coarse::gap_to_fill;
 pub use map::{ExtentMap, Gaps, Iter, Pieces, Tiles};
 pub use range::ByteRange;
 pub use set::{ExtentSet, Ranges, RangesWithin};

@@ -360,7 +360,7 @@ impl Log {
 impl State {
     /// An empty pending log of the current epoch.
     fn fresh_pending(&self) -> Pending {
-        Pending::new(self.epoch, self.current.bounds)
+        self.current.next(self.epoch)
     }
 
     /// Takes the pending log away; it then counts as flushing. The caller holds the gate

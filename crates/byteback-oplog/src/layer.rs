@@ -46,7 +46,8 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
     /// Bytes. Past [`crate::LogOptions::extents_per_file_max`] the closest ranges of a file are
-    /// joined first, so that the fewest unwritten bytes are reported.
+    /// joined first, past [`crate::LogOptions::extents_memory_bytes`] those of all files, so that
+    /// the fewest unwritten bytes are reported.
     #[default]
     Byte,
     /// Pages of 4 KiB: every range is aligned outwards. Past the limit as [`Granularity::Byte`].

@@ -28,6 +28,7 @@ mod checkpoint;
 mod codec;
 mod compact;
 mod consumers;
+mod copies;
 mod cut;
 mod damage;
 mod database;

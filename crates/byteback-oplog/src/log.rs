@@ -52,6 +52,7 @@ use foldhash::HashMap;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::compact::CompactionState;
+use crate::copies::Copies;
 use crate::damage::DamageWatch;
 use crate::database::{self, Database, Snapshot, meta};
 use crate::error::{LogError, Result};
@@ -120,6 +121,7 @@ pub struct Log {
     keeps_births: AtomicBool,
     pub(crate) before_commit: OnceLock<Box<dyn Fn() + Send + Sync>>,
     on_untracked: RwLock<Vec<OnUntracked>>,
+    pub(crate) copies: Copies,
 }
 
 /// A callback for a file that changed without passing the gate.

@@ -29,9 +29,12 @@ impl Default for ExpiryPolicy {
 /// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The most extents of one file, in memory as well as in one layer of the database; the paper's
-    /// 5,000 by default.
+    /// The most extents of one file, in memory as well as in one layer of the database, which a
+    /// checkpoint writes anew for each file that changed. 131,072 by default; the paper has 5,000.
     pub extents_per_file_max: u32,
+    /// The most memory for extents of all files, in bytes: 16 MiB by default. A checkpoint empties
+    /// it.
+    pub extents_memory_bytes: u64,
     /// The units in which ranges are kept.
     pub granularity: Granularity,
     /// The policy for silent consumers.
@@ -47,6 +50,10 @@ pub struct LogOptions {
     pub(crate) intent_half_sectors: u64,
 }
 
+/// Bytes of an extent in memory, twice: beside the pending log there may be one that a checkpoint
+/// writes just then.
+const PENDING_EXTENT_BYTES: u64 = 2 * 16;
+
 impl LogOptions {
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
@@ -54,12 +61,18 @@ impl LogOptions {
             granularity: self.granularity,
         }
     }
+
+    /// The most ranges of all files in one pending log.
+    pub(crate) fn pending_extents_max(&self) -> usize {
+        usize::try_from(self.extents_memory_bytes / PENDING_EXTENT_BYTES).unwrap_or(usize::MAX)
+    }
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
         Self {
-            extents_per_file_max: 5000,
+            extents_per_file_max: 131_072,
+            extents_memory_bytes: 16 << 20,
             granularity: Granularity::default(),
             expiry: ExpiryPolicy::default(),
             consumers_max: 1000,

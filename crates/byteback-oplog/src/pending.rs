@@ -4,13 +4,16 @@
 //! whole and writes it to the database, and until that is durable it is still asked, as the
 //! *flushing* one, before the database.
 //!
+//! *Memory.* The ranges of all files together are bounded: past the bound the closest neighbours of
+//! all files are joined until a sixteenth is free again, as within one file ([`Layer`]).
+//!
 //! A node that is born and gone within the same pending log leaves nothing behind: temporary files
 //! cost no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
-use byteback_extents::ByteRange;
+use byteback_extents::{ByteRange, ExtentSet, gap_to_fill};
 use foldhash::HashMap;
 
 use crate::ids::Epoch;
@@ -39,6 +42,13 @@ pub(crate) struct Pending {
     pub(crate) epoch: Epoch,
     pub(crate) bounds: Bounds,
     pub(crate) nodes: HashMap<NodeId, PendingNode>,
+    /// The number of ranges of all nodes, or more: what went otherwise than by joining is still
+    /// counted.
+    extents: usize,
+    /// The most ranges of all nodes, and the number at which they are next brought below that: it
+    /// is higher if there is nothing to join.
+    extents_max: usize,
+    joins_at: usize,
     /// The present node of each changed name.
     pub(crate) names: BTreeMap<Place, Option<NodeId>>,
     /// The other way round, for names that were added.
@@ -54,11 +64,14 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(epoch: Epoch, bounds: Bounds) -> Self {
+    pub(crate) fn new(epoch: Epoch, bounds: Bounds, extents_max: usize) -> Self {
         Self {
             epoch,
             bounds,
             nodes: HashMap::default(),
+            extents: 0,
+            extents_max,
+            joins_at: extents_max,
             names: BTreeMap::new(),
             places: HashMap::default(),
             keys: HashMap::default(),
@@ -66,6 +79,11 @@ impl Pending {
             touched: HashMap::default(),
             may_be_durable: false,
         }
+    }
+
+    /// An empty one with the same bounds.
+    pub(crate) fn next(&self, epoch: Epoch) -> Self {
+        Self::new(epoch, self.bounds, self.extents_max)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -91,8 +109,42 @@ impl Pending {
     pub(crate) fn wrote(&mut self, node: NodeId, range: ByteRange) {
         let bounds = self.bounds;
         if let Some(layer) = self.layer(node) {
+            let before = layer.ranges.len();
             layer.touched(range, bounds);
+            let after = layer.ranges.len();
+            self.extents = (self.extents + after).saturating_sub(before);
+            if self.extents > self.joins_at {
+                self.keep_within();
+            }
         }
+    }
+
+    /// The ranges of all nodes.
+    fn ranges(&self) -> impl Iterator<Item = &ExtentSet> {
+        self.nodes.values().filter_map(|change| match change {
+            PendingNode::Changed { layer, .. } => Some(&layer.ranges),
+            PendingNode::Gone => None,
+        })
+    }
+
+    /// Joins the closest ranges of all nodes if there are more than the bound allows.
+    fn keep_within(&mut self) {
+        self.extents = self.ranges().map(ExtentSet::len).sum();
+        if self.extents <= self.extents_max {
+            self.joins_at = self.extents_max;
+            return;
+        }
+        let room = self.extents_max / 16;
+        let surplus = self.extents - (self.extents_max - room);
+        // With fewer gaps than that, each node keeps one range.
+        let gap = gap_to_fill(self.ranges(), surplus).unwrap_or(u64::MAX);
+        for change in self.nodes.values_mut() {
+            if let PendingNode::Changed { layer, .. } = change {
+                layer.ranges.join_within(gap);
+            }
+        }
+        self.extents = self.ranges().map(ExtentSet::len).sum();
+        self.joins_at = self.extents_max.max(self.extents + room);
     }
 
     /// Says which inode a node is that was written.
@@ -230,5 +282,9 @@ impl Pending {
         self.keys.extend(newer.keys);
         self.written.extend(newer.written);
         self.touched.extend(newer.touched);
+        self.keep_within();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,8 @@
 //!
 //! [log]
 //! granularity = "byte"
-//! extents_per_file = 5000
+//! extents_per_file = 131072
+//! extents_memory_mib = 16
 //! consumers = 1000
 //! warn_after_days = 90
 //! drop_after_days = 180
@@ -54,6 +55,8 @@ pub(crate) struct LogSection {
     pub(crate) granularity: Option<GranularityName>,
     /// Most ranges kept per file.
     pub(crate) extents_per_file: Option<NonZeroU32>,
+    /// Most memory for the ranges of all files, in MiB.
+    pub(crate) extents_memory_mib: Option<NonZeroU32>,
     /// Most consumers of one folder.
     pub(crate) consumers: Option<NonZeroU32>,
     /// Days of silence after which users are warned that a consumer will be dropped.
@@ -79,6 +82,7 @@ impl LogSection {
         Self {
             granularity: self.granularity.or(below.granularity),
             extents_per_file: self.extents_per_file.or(below.extents_per_file),
+            extents_memory_mib: self.extents_memory_mib.or(below.extents_memory_mib),
             consumers: self.consumers.or(below.consumers),
             warn_after_days: self.warn_after_days.or(below.warn_after_days),
             drop_after_days: self.drop_after_days.or(below.drop_after_days),
@@ -98,6 +102,9 @@ impl LogSection {
         }
         if let Some(extents) = self.extents_per_file {
             options.extents_per_file_max = extents.get();
+        }
+        if let Some(memory) = self.extents_memory_mib {
+            options.extents_memory_bytes = u64::from(memory.get()) << 20;
         }
         if let Some(consumers) = self.consumers {
             options.consumers_max = consumers.get();
@@ -173,7 +180,7 @@ fn parse(text: &str, path: &Path) -> Result<Configuration> {
         ))
         .next(
             "Known keys are repo, token_file, progress_fps, undo_window and undo_budget in the section [defaults], and \
-             granularity, extents_per_file, consumers, warn_after_days and drop_after_days in the section [log].",
+             granularity, extents_per_file, extents_memory_mib, consumers, warn_after_days and drop_after_days in the section [log].",
         )
     })
 }

@@ -38,6 +38,32 @@ proptest! {
         prop_assert!(before.iter().all(|range| after.covers(range)));
     }
 
+    #[test]
+    fn joining_of_several_sets_fills_the_smallest_gaps_of_all(
+        before in prop::collection::vec(set(400), 1..6), surplus in 0..60_usize,
+    ) {
+        let total = |sets: &[ExtentSet]| sets.iter().map(ExtentSet::len).sum::<usize>();
+        let gaps = |sets: &[ExtentSet]| -> Vec<u64> { sets.iter().flat_map(ExtentSet::gaps_bytes).collect() };
+        let mut after = before.clone();
+        match gap_to_fill(before.iter(), surplus) {
+            None => prop_assert!(surplus == 0 || gaps(&before).len() < surplus),
+            Some(gap) => {
+                let added: u64 = after.iter_mut().map(|set| set.join_within(gap)).sum();
+                let filled: u64 = gaps(&before).into_iter().filter(|bytes| *bytes <= gap).sum();
+                prop_assert_eq!(added, filled);
+                prop_assert!(total(&before) - total(&after) >= surplus);
+                prop_assert!(gaps(&after).iter().all(|bytes| *bytes > gap));
+                // A smaller bound would not do.
+                let fewer = gaps(&before).into_iter().filter(|bytes| *bytes < gap).count();
+                prop_assert!(fewer < surplus);
+            }
+        }
+        for (before, after) in before.iter().zip(&after) {
+            after.check_invariants().unwrap();
+            prop_assert!(before.iter().all(|range| after.covers(range)));
+        }
+    }
+
     /// A covering set with no more extents has no fewer bytes: alignment gives such a set.
     #[test]
     fn joining_adds_no_more_than_aligning_to_as_many_extents(before in set(4000), shift in 1..8_u32) {

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{Checkpointing, Log, State, append_to_ledger};
 use crate::compact::CompactionState;
+use crate::copies::Copies;
 use crate::damage::{self, DamageWatch};
 use crate::database::{self, Birth, Database, meta};
 use crate::error::{LogError, Result};
@@ -144,7 +145,7 @@ impl Log {
                 }
             }
         }
-        let mut pending = Pending::new(epoch, options.bounds());
+        let mut pending = Pending::new(epoch, options.bounds(), options.pending_extents_max());
         for node in &interrupted {
             pending.mark_whole(*node, WholeReason::Interrupted);
         }
@@ -183,7 +184,7 @@ impl Log {
             epoch,
             epoch_used: !interrupted.is_empty(),
             last_node,
-            current: Pending::new(epoch, options.bounds()),
+            current: Pending::new(epoch, options.bounds(), options.pending_extents_max()),
             flushing: None,
             flushes: 0,
             open: HashMap::default(),
@@ -216,6 +217,7 @@ impl Log {
             keeps_births: AtomicBool::new(true),
             before_commit: OnceLock::new(),
             on_untracked: RwLock::default(),
+            copies: Copies::default(),
         })
     }
 }

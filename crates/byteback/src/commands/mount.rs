@@ -64,7 +64,7 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "UNIT")]
     granularity: Option<GranularityName>,
     /// Record at most this many separate ranges per file (default: from the configuration, else
-    /// 5000)
+    /// 131072)
     #[arg(long, value_name = "COUNT")]
     extents_per_file: Option<NonZeroU32>,
     /// Keep what programs overwrite for this long (30m, 2h), so that 'byteback restore --at' can

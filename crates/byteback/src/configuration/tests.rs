@@ -20,18 +20,20 @@ fn the_users_file_lies_over_the_systems() {
 fn the_log_is_kept_as_the_files_say() {
     let day = Duration::from_secs(24 * 60 * 60);
     let system = parsed("[log]\ngranularity = \"page\"\nwarn_after_days = 7").unwrap();
-    let user = parsed("[log]\ngranularity = \"adaptive\"\nextents_per_file = 12\nconsumers = 3\ndrop_after_days = 30")
+    let user = parsed("[log]\ngranularity = \"adaptive\"\nextents_per_file = 12\nextents_memory_mib = 3\nconsumers = 3\ndrop_after_days = 30")
         .unwrap();
     let both = user.log.over(system.log).options();
     assert_eq!(
         (both.granularity, both.extents_per_file_max, both.consumers_max),
         (Granularity::Adaptive, 12, 3)
     );
+    assert_eq!(both.extents_memory_bytes, 3 << 20);
     assert_eq!((both.expiry.warn_after, both.expiry.drop_after), (day * 7, day * 30));
     assert_eq!(LogSection::default().options(), LogOptions::default());
     for wrong in [
         "granularity = \"bit\"",
         "extents_per_file = 0",
+        "extents_memory_mib = 0",
         "consumers = 0",
         "drop_after_days = -1",
         "extents = 5",

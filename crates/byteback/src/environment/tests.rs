@@ -23,7 +23,8 @@ fn document() -> String {
         "\nAn empty variable counts as not set.\n\n\
          ## Configuration\n\n```toml\n[defaults]\nrepo = \"https://backup.example.org:7117/mail\"\n\
          token_file = \"/etc/byteback/token\"\nprogress_fps = 2\nundo_window = \"30m\"\nundo_budget = \"1G\"\n\n\
-         [log]\ngranularity = \"byte\"      # byte, page or adaptive\nextents_per_file = 5000   # ranges of one file that are kept apart\n\
+         [log]\ngranularity = \"byte\"      # byte, page or adaptive\nextents_per_file = 131072 # ranges of one file that are kept apart\n\
+         extents_memory_mib = 16   # for the ranges of all files between two checkpoints; then the closest ones are joined\n\
          consumers = 1000          # programs with marks of their own; half of them if they only save single files\n\
          warn_after_days = 90      # of a consumer's silence\ndrop_after_days = 180\n```\n\n\
          ## Exit codes\n\n| code | meaning |\n|---|---|\n",

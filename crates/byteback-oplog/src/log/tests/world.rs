@@ -744,6 +744,7 @@ impl World {
     /// Extents are few, and in any unit.
     pub(super) fn keep_few_extents(&mut self) {
         self.options.extents_per_file_max = [1, 2, 3, 5000][self.random.below(4) as usize];
+        self.options.extents_memory_bytes = [64, 200, 1_000, 16 << 20][self.random.below(4) as usize];
         let all = [Granularity::Byte, Granularity::Page, Granularity::Adaptive];
         self.options.granularity = all[self.random.below(3) as usize];
     }
