@@ -171,6 +171,7 @@ fn seeds() -> Vec<Vec<u8>> {
             id,
             digest: Digest([9; 32]),
             sums: None,
+            ranges: vec![(0, 8)],
         })
     };
     let mut first = BatchWriter::new(Vec::new()).expect("memory");

@@ -84,18 +84,26 @@ pub(crate) const TAG_PROOF: u8 = 6;
 pub(crate) const TAG_FOLLOWING_MANIFEST: u8 = 7;
 pub(crate) const TAG_DIRECTORY_TIME: u8 = 8;
 
-/// The digest that a file's contents must have after the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Most ranges of one [`ProofRecord`].
+pub const PROVEN_RANGES_MAX: usize = 4096;
+
+/// The digest that a file's contents, or some ranges of them, must have after the batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProofRecord {
     /// The file, whose contents the batch changes.
     pub id: FileId,
-    /// The digest of the whole contents.
+    /// The digest of the whole contents, or of the bytes of `ranges` one after the other.
     pub digest: Digest,
     /// `None`: `digest` is of the bytes (`byteback_delta::ContentDigest`). Otherwise it is of the
     /// leaves of this kind (`byteback_delta::leaves::LeafDigest`), for senders that have these
     /// without reading the file; spelt `sha256`, `blake2b256` or `blake3`.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "leaf_kind")]
     pub sums: Option<LeafKind>,
+    /// Offset and length in bytes of each range that `digest` is of, ascending and apart from each
+    /// other, at most [`PROVEN_RANGES_MAX`]; empty for the whole contents. Not together with
+    /// `sums`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<(u64, u64)>,
 }
 
 /// The new time of a directory in which only names came or went.

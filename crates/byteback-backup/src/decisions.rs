@@ -57,6 +57,9 @@ pub enum DeltaMethod {
     SkyF,
     /// Existing checksums told which blocks are equal in place; the rest was cut into chunks.
     SkyC,
+    /// The log knew the ranges, and long ones were searched in the server's content by rsync's
+    /// rolling checksums.
+    LogSearched,
     /// The file was sent whole.
     Full,
 }
@@ -84,10 +87,12 @@ pub enum Cause {
     /// The file replaced another one, which the server has: a program saved it under a new name and
     /// renamed it, or removed the old one first.
     Replaced,
+    /// A program copied the file inside the folder from one that the server has.
+    Copied,
 }
 
-/// Why a file was sent whole although it was to be looked for in the server's content, or why that
-/// cost more than planned.
+/// Why a file was sent as it is although it was to be looked for in the server's content, or why
+/// that cost more than planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
@@ -107,6 +112,18 @@ pub enum Fallback {
     /// There were no checksums of the file, or it was written meanwhile: it was read and summed,
     /// and then looked for as planned.
     NotSummed,
+    /// The server's version ends before the long ranges that the log reported.
+    Appended,
+}
+
+/// How a file was saved the last time, and which share of its bytes was sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FormerShare {
+    /// The method.
+    pub(crate) method: DeltaMethod,
+    /// The share that was sent: with [`DeltaMethod::LogSearched`] of the bytes that may have
+    /// changed, otherwise of all.
+    pub(crate) sent: f64,
 }
 
 /// How one file was saved.
@@ -291,7 +308,7 @@ pub fn last_decision(dir: &dyn DurableDir, tree: TreeId, node: NodeId) -> io::Re
 
 /// The share of each file that was sent when it was last saved: the best guess for the next time.
 /// At most [`SHARES_MAX`] files; unreadable ones are left out.
-pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, f64> {
+pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, FormerShare> {
     let mut shares = HashMap::new();
     let mut section = Sections::default();
     for name in FILE_NAMES.iter().rev() {
@@ -309,11 +326,11 @@ pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId,
 struct Sections {
     batch: u64,
     is_of_tree: bool,
-    pending: Vec<(NodeId, f64)>,
+    pending: Vec<(NodeId, FormerShare)>,
 }
 
 impl Sections {
-    fn take(&mut self, frame: &Frame<'_>, asked: TreeId, shares: &mut HashMap<NodeId, f64>) {
+    fn take(&mut self, frame: &Frame<'_>, asked: TreeId, shares: &mut HashMap<NodeId, FormerShare>) {
         match *frame {
             Frame::Begin { batch, .. } if batch == self.batch => {}
             Frame::Begin { batch, tree, .. } => {
@@ -327,8 +344,15 @@ impl Sections {
                 let shares = wire::decisions(bytes)
                     .filter(|decision| decision.size_bytes > 0 && decision.cause != Cause::New)
                     .map(|decision| {
-                        let share = decision.literal_bytes as f64 / decision.size_bytes as f64;
-                        (decision.node, share.min(1.0))
+                        let of_bytes = match decision.method {
+                            DeltaMethod::LogSearched => decision.changed_bytes.max(1),
+                            _ => decision.size_bytes,
+                        };
+                        let share = FormerShare {
+                            method: decision.method,
+                            sent: (decision.literal_bytes as f64 / of_bytes as f64).min(1.0),
+                        };
+                        (decision.node, share)
                     });
                 self.pending.extend(shares);
                 self.pending.truncate(SHARES_MAX);

@@ -101,6 +101,9 @@ pub struct NodeNames {
     /// was saved under a new name and renamed grew from it. A guess: nothing may rest on it.
     #[serde(default)]
     pub stood_for: Option<NodeId>,
+    /// The file from which a program copied it last, if the tree saw that. A guess, too.
+    #[serde(default)]
+    pub copied_from: Option<NodeId>,
 }
 
 /// An entry of a directory at a cut.

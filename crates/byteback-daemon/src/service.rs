@@ -648,7 +648,12 @@ impl TreeService for Service {
 
     fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
         let open = self.cut_of(cut)?;
-        nodes.iter().map(|node| open.names(*node)).collect()
+        let names = |node: &NodeId| {
+            let mut names = open.names(*node)?;
+            names.copied_from = self.tree.log().copied_from(*node);
+            Ok(names)
+        };
+        nodes.iter().map(names).collect()
     }
 
     fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {

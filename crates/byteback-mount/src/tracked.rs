@@ -435,7 +435,12 @@ impl Tracked {
         let what = range.map_or(written::Change::Written { offset: 0, data: &[] }, |range| {
             written::Change::Overwritten(range)
         });
-        change.write(to, what, copy, |_| true)
+        let copied = change.write(to, what, copy, |_| true)?;
+        if let Some(account) = self.account() {
+            // A guess that is missing costs a backup bytes, and nothing else.
+            let _ = account.log.copied(&from.identity(), &identity, copied);
+        }
+        Ok(copied)
     }
 
     /// The sums that a program's reads of a file are compared with, if reads are verified.

@@ -1,19 +1,34 @@
 //! Conversions between the API's types and the store's. Nothing is decided here.
 
 use crate::problem::refuse;
-use byteback_api::batch::ProofRecord;
+use byteback_api::batch::{PROVEN_RANGES_MAX, ProofRecord};
 use byteback_api::messages::{
     BatchEvent, BatchStatus, DamagedFrame, DamagedRange, DiffItem, EntryInfo, FolderInfo, FramePiece, VerifyEvent,
 };
 use byteback_api::{FolderName, Problem};
 use byteback_model::{ByteString, FileId, NodeInfo, Place};
-use byteback_store::{model, read, verify};
+use byteback_store::{ByteRange, model, read, verify};
 
-pub(crate) fn proof_to_store(proof: &ProofRecord) -> model::Proof {
-    model::Proof {
-        digest: proof.digest.0,
-        sums: proof.sums,
-    }
+/// A proof; `None` if it contradicts itself.
+pub(crate) fn proof_to_store(proof: &ProofRecord) -> Option<model::Proof> {
+    let of = match (proof.sums, proof.ranges.as_slice()) {
+        (None, []) => model::ProofOf::Bytes,
+        (Some(kind), []) => model::ProofOf::Leaves(kind),
+        (Some(_), _) => return None,
+        (None, ranges) if ranges.len() > PROVEN_RANGES_MAX => return None,
+        (None, ranges) => {
+            let ranges = ranges
+                .iter()
+                .map(|(offset, len)| ByteRange::from_offset_len(*offset, *len));
+            let ranges = ranges.collect::<Option<Vec<ByteRange>>>()?;
+            let is_apart = ranges
+                .windows(2)
+                .all(|pair| matches!(pair, [one, next] if one.end() < next.start()));
+            is_apart.then_some(model::ProofOf::Ranges(ranges))?
+        }
+    };
+    let digest = proof.digest.0;
+    Some(model::Proof { digest, of })
 }
 
 /// A folder. Its name was checked when it was created, so a failure means that the catalog is

@@ -14,6 +14,7 @@ use crate::search::BYTES_PER_S_MIN;
 use axum::http::{HeaderValue, Response, header};
 use byteback_api::{MEDIA_SIGNATURE, Problem};
 use byteback_model::Seq;
+use byteback_store::ByteRange;
 use byteback_store::signature::{BLOCK_LEN_MAX, STRONG_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
 use std::sync::Arc;
 
@@ -55,11 +56,22 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     Ok(response)
 }
 
+/// The part of the contents between two offsets; `None` for all of them.
+fn part(from: Option<u64>, to: Option<u64>) -> Result<Option<ByteRange>, Box<Problem>> {
+    if from.is_none() && to.is_none() {
+        return Ok(None);
+    }
+    let part = ByteRange::new(from.unwrap_or(0), to.unwrap_or(u64::MAX));
+    part.map(Some)
+        .ok_or_else(|| parameter("'from' must be below 'to'".to_owned()))
+}
+
 /// The signature that the query asks for.
 fn request(call: &mut Call) -> Result<SignatureRequest, Box<Problem>> {
     let mut request = SignatureRequest {
         block_len_bytes: call.query("block")?,
         strong_len_bytes: call.query("strong_len")?,
+        part: part(call.query("from")?, call.query("to")?)?,
         ..SignatureRequest::default()
     };
     let block_lens = BLOCK_LEN_MIN..=BLOCK_LEN_MAX;

@@ -195,7 +195,15 @@ fn read_piece(bytes: impl Read, writer: &mut PartWriter) -> Result<(), Box<Probl
                 reader.finish_delta().map_err(|e| of_batch(&e))?;
             }
             Record::DirectoryTime(time) => store(writer.directory_time(time.id, time.mtime_ns))?,
-            Record::Proof(proof) => store(writer.proof(proof.id, convert::proof_to_store(&proof)))?,
+            Record::Proof(proof) => {
+                let of = proof.id;
+                let proof = convert::proof_to_store(&proof).ok_or_else(|| {
+                    let detail =
+                        format!("the proof of file {of} has ranges out of order, too many of them, or sums too");
+                    refuse(Code::InvalidBatch, detail)
+                })?;
+                store(writer.proof(of, proof))?;
+            }
             Record::End(totals) => store(writer.end(totals))?,
         }
     }

@@ -6,10 +6,11 @@
 //! itself has none.
 
 use crate::error::StoreError;
-use crate::model::Proof;
+use crate::model::{Proof, ProofOf};
 use crate::numbers::SegmentNumber;
 use byteback_delta::DIGEST_LEN;
 use byteback_delta::leaves::LeafKind;
+use byteback_extents::ByteRange;
 use byteback_model::{
     Attributes, ByteString, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord,
     SnapshotLabel, Totals, Xattr,
@@ -427,11 +428,22 @@ impl StagedRecord {
                 out.wide(*mtime_ns);
             }
             Self::Proof(file, proof) => {
-                out.u8(if proof.sums.is_some() { 7 } else { 6 });
+                out.u8(match proof.of {
+                    ProofOf::Bytes => 6,
+                    ProofOf::Leaves(_) => 7,
+                    ProofOf::Ranges(_) => 13,
+                });
                 out.id(*file);
                 out.bytes(&proof.digest);
-                if let Some(kind) = proof.sums {
-                    out.u8(kind.code());
+                match &proof.of {
+                    ProofOf::Bytes => {}
+                    ProofOf::Leaves(kind) => out.u8(kind.code()),
+                    ProofOf::Ranges(ranges) => {
+                        for range in ranges {
+                            out.varint(range.start());
+                            out.varint(range.len_bytes());
+                        }
+                    }
                 }
             }
         }
@@ -457,7 +469,7 @@ impl StagedRecord {
                 directory_times: if r.is_empty() { 0 } else { r.varint()? },
             }),
             11 => Self::DirectoryTime(r.id()?, r.wide()?),
-            tag @ (6 | 7) => Self::Proof(r.id()?, decode_proof(&mut r, tag == 7)?),
+            tag @ (6 | 7 | 13) => Self::Proof(r.id()?, decode_proof(&mut r, tag)?),
             _ => return Err(r.damaged()),
         };
         if !r.is_empty() {
@@ -552,13 +564,27 @@ fn decode_node(r: &mut Reader<'_>, has_flags: bool) -> Result<NodeRecord, StoreE
     })
 }
 
-fn decode_proof(r: &mut Reader<'_>, is_by_sums: bool) -> Result<Proof, StoreError> {
+fn decode_proof(r: &mut Reader<'_>, tag: u8) -> Result<Proof, StoreError> {
     let digest: [u8; DIGEST_LEN] = r.bytes()?.try_into().map_err(|_| r.damaged())?;
-    let sums = match is_by_sums {
-        true => Some(LeafKind::from_code(r.u8()?).ok_or_else(|| r.damaged())?),
-        false => None,
+    let of = match tag {
+        6 => ProofOf::Bytes,
+        7 => ProofOf::Leaves(LeafKind::from_code(r.u8()?).ok_or_else(|| r.damaged())?),
+        _ => {
+            let mut ranges = Vec::new();
+            while !r.is_empty() {
+                let range = ByteRange::from_offset_len(r.varint()?, r.varint()?);
+                ranges.push(range.ok_or_else(|| r.damaged())?);
+            }
+            let is_apart = ranges
+                .windows(2)
+                .all(|pair| matches!(pair, [one, next] if one.end() < next.start()));
+            if !is_apart {
+                return Err(r.damaged());
+            }
+            ProofOf::Ranges(ranges)
+        }
     };
-    Ok(Proof { digest, sums })
+    Ok(Proof { digest, of })
 }
 
 fn decode_delta(r: &mut Reader<'_>) -> Result<StagedDelta, StoreError> {

@@ -2,6 +2,7 @@
 
 use byteback_delta::DIGEST_LEN;
 use byteback_delta::leaves::LeafKind;
+use byteback_extents::ByteRange;
 use byteback_model::{FileId, Seq};
 
 /// A folder at present.
@@ -24,18 +25,32 @@ pub struct Folder {
 }
 
 /// A digest that the contents of a file must have after a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The digest of the whole contents.
+    /// The digest.
     pub digest: [u8; DIGEST_LEN],
-    /// Kind of the leaves that the digest is of; `None`: it is of the bytes.
-    pub sums: Option<LeafKind>,
+    /// The parts of the contents that it is of, and how.
+    pub of: ProofOf,
+}
+
+/// The parts of a file's contents that a digest is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProofOf {
+    /// All bytes.
+    Bytes,
+    /// All leaves of a kind.
+    Leaves(LeafKind),
+    /// The bytes of these ranges, one after the other; ascending and apart from each other.
+    Ranges(Vec<ByteRange>),
 }
 
 impl From<[u8; DIGEST_LEN]> for Proof {
     /// A proof by the bytes.
     fn from(digest: [u8; DIGEST_LEN]) -> Self {
-        Self { digest, sums: None }
+        Self {
+            digest,
+            of: ProofOf::Bytes,
+        }
     }
 }
 

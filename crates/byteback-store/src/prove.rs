@@ -16,10 +16,10 @@
 //! with the kept sums of that file. Sums of the new file are not kept yet: it has no number before
 //! the batch is applied.
 //!
-//! A proof by the bytes reads whole contents. Both happen before the transaction that applies the
-//! batch. The contents seen here are those that are applied: the base is the one at the batch's
-//! `base_seq`, which never changes, and a newer one is a conflict; staged parts are identified by
-//! their row numbers, which are never used twice.
+//! A proof by the bytes reads whole contents, or the ranges that it is of. All this happens before
+//! the transaction that applies the batch. The contents seen here are those that are applied: the
+//! base is the one at the batch's `base_seq`, which never changes, and a newer one is a conflict;
+//! staged parts are identified by their row numbers, which are never used twice.
 //!
 //! Memory: the pages of the files that are being assembled, and the decoded frames that a reader
 //! keeps (`content`).
@@ -29,7 +29,7 @@ use crate::catalog::FolderRow;
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::content::ContentReader;
 use crate::error::StoreError;
-use crate::model::Proof;
+use crate::model::{Proof, ProofOf};
 use crate::numbers::{ChunkNumber, LayerNumber, NodeNumber, StagedPartRowNumber};
 use crate::resolve::{Resolver, Run, layer_rows};
 use crate::stage::PartWriter;
@@ -137,12 +137,16 @@ impl Store {
             if let Some(content) = claim.content.take_if(|content| content.pending.deltas_left == 0) {
                 claim.is_done = true;
                 let summed = content.summed;
-                let digest = match claim.proof.sums {
-                    Some(kind) => self.digest_of_leaves(content, kind, &mut kept)?,
-                    None => self.digest(content)?,
+                let digest = match &claim.proof.of {
+                    ProofOf::Leaves(kind) => self.digest_of_leaves(content, *kind, &mut kept)?,
+                    ProofOf::Bytes => {
+                        let len = content.pending.len;
+                        self.digest(content, ByteRange::new(0, len).as_slice())?
+                    }
+                    ProofOf::Ranges(ranges) => self.digest(content, ranges)?,
                 };
                 if digest != Some(claim.proof.digest) {
-                    if let (Some(kind), Some(node)) = (claim.proof.sums, summed) {
+                    if let (&ProofOf::Leaves(kind), Some(node)) = (&claim.proof.of, summed) {
                         // A wrong sum may have been the reason: the next proof is compared with the
                         // bytes.
                         forget(self, node, kind)?;
@@ -243,10 +247,18 @@ impl Store {
         }))
     }
 
-    fn digest(&self, content: Assembly) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
-        let (resolver, len) = self.resolver(content)?;
+    /// The digest of the bytes of these ranges; `None` if the contents end before.
+    fn digest(&self, content: Assembly, ranges: &[ByteRange]) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
+        let len = content.pending.len;
+        if ranges.last().is_some_and(|last| last.end() > len) {
+            return Ok(None);
+        }
+        // Apart from each other, so that the sum is at most the last one's end.
+        let digested_len = ranges.iter().map(|range| range.len_bytes()).sum();
+        self.check_proven_len(content.pending.file, digested_len)?;
+        let resolver = Resolver::through(content.runs(), ranges);
         let mut reader = ContentReader::of_resolver(self, resolver, len)?;
-        let mut digest = ContentDigest::new(len);
+        let mut digest = ContentDigest::new(digested_len);
         while let Some((range, bytes)) = reader.next_part()? {
             match bytes {
                 Some(bytes) => {
@@ -260,6 +272,16 @@ impl Store {
             }
         }
         Ok(digest.finish())
+    }
+
+    fn check_proven_len(&self, file: FileId, len: u64) -> Result<(), StoreError> {
+        let len_max = self.parts.limits.hashed_len_max;
+        if len > len_max {
+            return Err(StoreError::TooLarge(format!(
+                "file {file} has {len} bytes, but at most {len_max} can be compared with a proof"
+            )));
+        }
+        Ok(())
     }
 
     fn digest_of_leaves(
@@ -291,15 +313,18 @@ impl Store {
     /// The resolver of the assembled contents, and their length in bytes.
     fn resolver(&self, content: Assembly) -> Result<(Resolver, u64), StoreError> {
         let len = content.pending.len;
-        let len_max = self.parts.limits.hashed_len_max;
-        if len > len_max {
-            return Err(StoreError::TooLarge(format!(
-                "file {} has {len} bytes, but at most {len_max} can be compared with a proof",
-                content.pending.file
-            )));
-        }
-        let runs = content.staged.into_iter().rev().chain(content.stored).collect();
-        Ok((Resolver::through(runs, ByteRange::new(0, len)), len))
+        self.check_proven_len(content.pending.file, len)?;
+        Ok((
+            Resolver::through(content.runs(), ByteRange::new(0, len).as_slice()),
+            len,
+        ))
+    }
+}
+
+impl Assembly {
+    /// All layers, newest first.
+    fn runs(self) -> Vec<Run> {
+        self.staged.into_iter().rev().chain(self.stored).collect()
     }
 }
 

@@ -84,29 +84,28 @@ struct Step {
 impl Resolver {
     /// A resolver down to the bottom: it returns no copies.
     pub(crate) fn to_bottom(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
-        Self::new(rows.into_iter().map(Run::stored).collect(), range, false)
+        Self::new(rows.into_iter().map(Run::stored).collect(), range.as_slice(), false)
     }
 
-    /// Like [`Self::to_bottom`], through runs of either kind.
-    pub(crate) fn through(runs: Vec<Run>, range: Option<ByteRange>) -> Self {
-        Self::new(runs, range, false)
+    /// Like [`Self::to_bottom`], through runs of either kind, and several ranges in this order.
+    pub(crate) fn through(runs: Vec<Run>, ranges: &[ByteRange]) -> Self {
+        Self::new(runs, ranges, false)
     }
 
     /// A resolver down to the base of the last row, whose bytes are returned as copies.
     pub(crate) fn to_base(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
-        Self::new(rows.into_iter().map(Run::stored).collect(), range, true)
+        Self::new(rows.into_iter().map(Run::stored).collect(), range.as_slice(), true)
     }
 
-    fn new(runs: Vec<Run>, range: Option<ByteRange>, open_bottom: bool) -> Self {
-        let steps = range
-            .map(|range| Step {
-                run: 0,
-                at: range.start(),
-                end: range.end(),
-                target: range.start(),
-            })
-            .into_iter()
-            .collect();
+    fn new(runs: Vec<Run>, ranges: &[ByteRange], open_bottom: bool) -> Self {
+        // The last step is the next one.
+        let steps = ranges.iter().rev().map(|range| Step {
+            run: 0,
+            at: range.start(),
+            end: range.end(),
+            target: range.start(),
+        });
+        let steps = steps.collect();
         Self {
             runs,
             steps,

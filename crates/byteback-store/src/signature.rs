@@ -51,7 +51,7 @@ impl std::fmt::Debug for SignatureReader {
     }
 }
 
-/// The contents of a file at a moment, which are short enough to be hashed.
+/// The contents of a file at a moment.
 pub(crate) struct HashedContent {
     pub(crate) node: NodeNumber,
     pub(crate) layer: LayerNumber,
@@ -73,17 +73,23 @@ impl Store {
         at: Option<Seq>,
         request: &SignatureRequest,
     ) -> Result<SignatureReader, StoreError> {
-        let content = self.hashed_content(folder, file, at)?;
-        let len = content.len;
+        let content = self.content_at(folder, file, at)?;
+        let whole = ByteRange::new(0, content.len);
+        let part = match request.part {
+            Some(part) => whole.and_then(|whole| whole.intersect(part)),
+            None => whole,
+        };
+        let len = part.map_or(0, ByteRange::len_bytes);
+        self.check_hashed_len(file, len)?;
         let params = request.params(len, self.draw_seed()?);
-        let blocks = LeafBlocks::new(&params, len);
+        let blocks = LeafBlocks::new(&params, len).filter(|_| part == whole);
         let contents = match (params.weak, params.strong, blocks) {
             (WeakKind::Crc32c, StrongKind::Tree(kind), Some(blocks)) => {
                 Contents::Leaves(Box::new((self.leaves_of(&content, kind)?, blocks)))
             }
             _ => {
-                let resolver = self.resolver_of(&content, ByteRange::new(0, len))?;
-                Contents::Bytes(Box::new(ContentReader::of_resolver(self, resolver, len)?))
+                let resolver = self.resolver_of(&content, part)?;
+                Contents::Bytes(Box::new(ContentReader::of_resolver(self, resolver, content.len)?))
             }
         };
         Ok(SignatureReader {
@@ -107,17 +113,27 @@ impl Store {
         file: FileId,
         at: Option<Seq>,
     ) -> Result<HashedContent, StoreError> {
-        let catalog = self.catalog().read()?;
-        let folder = folder_row(&*catalog, folder)?;
-        let at = existing_seq(&folder, at)?;
-        let (node, row) = file_at(&*catalog, &folder, file, at)?;
-        let len = row.attributes.size;
+        let content = self.content_at(folder, file, at)?;
+        self.check_hashed_len(file, content.len)?;
+        Ok(content)
+    }
+
+    fn check_hashed_len(&self, file: FileId, len: u64) -> Result<(), StoreError> {
         let len_max = self.parts.limits.hashed_len_max;
         if len > len_max {
             return Err(StoreError::InvalidParameter(format!(
                 "node {file} has {len} bytes, but signatures cover at most {len_max}"
             )));
         }
+        Ok(())
+    }
+
+    fn content_at(&self, folder: &str, file: FileId, at: Option<Seq>) -> Result<HashedContent, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        let at = existing_seq(&folder, at)?;
+        let (node, row) = file_at(&*catalog, &folder, file, at)?;
+        let len = row.attributes.size;
         let newest = catalog.attributes(node, folder.seq)?;
         Ok(HashedContent {
             node,

@@ -21,7 +21,7 @@ use byteback_model::{
     SnapshotLabel, Totals, Xattr,
 };
 use byteback_store::content::ContentReader;
-use byteback_store::model::Proof;
+use byteback_store::model::{Proof, ProofOf};
 use byteback_store::read::{DiffCursor, DiffItem, TreeTarget};
 use byteback_store::verify::VerifyEvent;
 use byteback_store::{Store, StoreError, StoreLimits};
@@ -180,16 +180,39 @@ impl Run {
             let mut digest = ContentDigest::new(content.len() as u64);
             digest.push(&content);
             let mut proof = Proof::from(digest.finish().unwrap());
-            if self.rng.coin() {
-                let kind = LeafKind::ALL[self.rng.below(3) as usize];
-                let mut digest = LeafDigest::new(kind, content.len() as u64);
-                digest.push(&content);
-                proof.digest = digest.finish().unwrap();
-                proof.sums = Some(kind);
+            match self.rng.below(4) {
+                0 | 1 => {
+                    let kind = LeafKind::ALL[self.rng.below(3) as usize];
+                    let mut digest = LeafDigest::new(kind, content.len() as u64);
+                    digest.push(&content);
+                    proof.digest = digest.finish().unwrap();
+                    proof.of = ProofOf::Leaves(kind);
+                }
+                2 => proof = self.proof_of_ranges(&content),
+                _ => {}
             }
             batch.proofs.push((file, proof));
         }
         now.files.insert(file, content);
+    }
+
+    /// A proof of some ranges of a content.
+    fn proof_of_ranges(&mut self, content: &[u8]) -> Proof {
+        let mut ranges = Vec::new();
+        let mut bytes = Vec::new();
+        let mut at = self.rng.below(300) as usize;
+        while at < content.len() {
+            let end = (at + 1 + self.rng.below(2_000) as usize).min(content.len());
+            ranges.push(ByteRange::new(at as u64, end as u64).unwrap());
+            bytes.extend_from_slice(&content[at..end]);
+            at = end + 1 + self.rng.below(5_000) as usize;
+        }
+        let mut digest = ContentDigest::new(bytes.len() as u64);
+        digest.push(&bytes);
+        Proof {
+            digest: digest.finish().unwrap(),
+            of: ProofOf::Ranges(ranges),
+        }
     }
 
     /// The batch of a sender that has lost its state: the whole tree, under other identities or the
@@ -481,7 +504,7 @@ fn send(
             match item {
                 Item::Node(node) => writer.node((*node).clone())?,
                 Item::Entry(entry) => writer.entry((*entry).clone())?,
-                Item::Proof((file, digest)) => writer.proof(*file, *digest)?,
+                Item::Proof((file, proof)) => writer.proof(*file, proof.clone())?,
                 Item::Delta((file, stream)) => writer.delta(*file, &stream[..])?,
             }
         }

@@ -110,6 +110,8 @@ pub struct State {
     next_cut: u64,
     /// Files that fail after this number of bytes.
     pub failing: BTreeMap<NodeId, usize>,
+    /// Files that are said to be copies, and of which.
+    pub copied_from: BTreeMap<NodeId, NodeId>,
     /// Nodes whose attributes cannot be read.
     pub nameless: BTreeSet<NodeId>,
     read_bytes: u64,
@@ -162,6 +164,7 @@ impl ScriptedTree {
                 cuts: BTreeMap::new(),
                 next_cut: 1,
                 failing: BTreeMap::new(),
+                copied_from: BTreeMap::new(),
                 nameless: BTreeSet::new(),
                 leaves: Leaves::default(),
                 read_bytes: 0,
@@ -537,6 +540,7 @@ impl State {
             cuts: BTreeMap::new(),
             next_cut: self.next_cut,
             failing: self.failing.clone(),
+            copied_from: self.copied_from.clone(),
             nameless: self.nameless.clone(),
             leaves: self.leaves,
             read_bytes: 0,

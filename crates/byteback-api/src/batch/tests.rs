@@ -182,6 +182,7 @@ fn golden_bytes_of_a_proof() {
         id: FileId(2),
         digest: crate::Digest([0xa5; 32]),
         sums: None,
+        ranges: Vec::new(),
     };
     writer.proof(&proof).unwrap();
     let bytes = writer.end().unwrap();
@@ -200,12 +201,29 @@ fn golden_bytes_of_a_proof() {
 }
 
 #[test]
+fn golden_json_of_a_proof_of_ranges() {
+    let proof = ProofRecord {
+        id: FileId(2),
+        digest: crate::Digest([0xa5; 32]),
+        sums: None,
+        ranges: vec![(0, 4096), (1 << 40, 1)],
+    };
+    let json = format!(
+        r#"{{"id":"00000000000000000000000000000002","digest":"{}","ranges":[[0,4096],[1099511627776,1]]}}"#,
+        "a5".repeat(32)
+    );
+    assert_eq!(serde_json::to_string(&proof).unwrap(), json);
+    assert_eq!(serde_json::from_str::<ProofRecord>(&json).unwrap(), proof);
+}
+
+#[test]
 fn golden_json_of_a_proof_by_sums() {
     for kind in LeafKind::ALL {
         let proof = ProofRecord {
             id: FileId(2),
             digest: crate::Digest([0xa5; 32]),
             sums: Some(kind),
+            ranges: Vec::new(),
         };
         let json = format!(
             r#"{{"id":"00000000000000000000000000000002","digest":"{}","sums":"{}"}}"#,

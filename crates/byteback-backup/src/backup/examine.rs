@@ -12,6 +12,7 @@
 //! | `rolling` | the server's signature is fetched, the content at the cut rolled over it (rsync) or cut into blocks (fixed-size hashing) |
 //! | `reverse` | the content's signature is sent, the server rolls over what it has (WebR2sync+) |
 //! | `chunked` | the list of the content's chunks is sent, the server compares it with its own (dsync) |
+//! | `ranges` | only long ranges that the log reports are rolled over, in the signature of the part of the server's version around them |
 //! | `sky` | checksums that exist already tell which blocks are equal in place; the rest is searched as in rsync or dsync (SkySync-F, -C) |
 //! | `leaves` | those checksums, and what follows from them |
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
@@ -24,7 +25,8 @@
 //! and all when the server has no such call, or when it once refused a proof in this backup.
 //!
 //! *Proof.* The checksums come from outside this process. Every file that takes copies, or is read
-//! twice, is sent with the digest of its whole content at the cut, and the server compares before
+//! twice, is sent with the digest of its whole content at the cut (`ranges`: of what was searched),
+//! and the server compares before
 //! the batch counts. If they differ, nothing was applied, and everything is sent once more without
 //! looking for anything. A content is read twice where the server searches; the proof also shows
 //! that both readings saw the same.
@@ -35,6 +37,7 @@
 mod chunked;
 mod found;
 mod leaves;
+pub(super) mod ranges;
 mod reading;
 mod reverse;
 mod rolling;
@@ -51,6 +54,7 @@ use byteback_api::{Code, Problem};
 use byteback_client::ServerError;
 use byteback_control::{CutId, ErrorKind, ServiceError};
 use byteback_delta::find::FindStats;
+use byteback_extents::ExtentSet;
 use byteback_model::{Attributes, ContentBase, FileId, NodeId, Seq};
 
 /// The context in which files are examined.
@@ -72,6 +76,8 @@ pub(super) struct Examined<'a> {
     /// Whether the delta has to name the file that it is based on.
     pub(super) is_followed: bool,
     pub(super) attributes: &'a Attributes,
+    /// The ranges that may have changed, if the log knows them.
+    pub(super) ranges: Option<&'a ExtentSet>,
 }
 
 impl Examined<'_> {
@@ -90,7 +96,7 @@ pub(super) enum Examination {
     Sent(FileStats, FindStats, Option<Fallback>),
     /// The file cannot be read; the batch is as if it had not been tried.
     Unreadable(ServiceError),
-    /// The file is to be sent whole; the batch is as if it had not been tried.
+    /// The file is to be sent as it is; the batch is as if it had not been tried.
     Whole(Fallback),
 }
 
@@ -139,6 +145,10 @@ pub(super) fn send_examined(
         DeltaMethod::Cdc => chunked::find(place, file, stream, sums),
         DeltaMethod::SkyF => sky::find(place, file, sky::Way::Fixed, &mut note, stream, sums),
         DeltaMethod::SkyC => sky::find(place, file, sky::Way::Chunked, &mut note, stream, sums),
+        DeltaMethod::LogSearched => match file.ranges {
+            Some(ranges) => ranges::find(place, file, ranges, stream, sums),
+            None => Err(Stop::Fallback(Fallback::NoSignature)),
+        },
         DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => Err(Stop::Fallback(Fallback::NoSignature)),
     };
     let ended = match found {

@@ -68,6 +68,10 @@ impl Hints for OfContent<'_> {
     fn sent_share(&mut self) -> Option<f64> {
         None
     }
+
+    fn searched_share(&mut self) -> Option<f64> {
+        None
+    }
 }
 
 impl<'a> ContentSender<'a> {
@@ -111,6 +115,7 @@ impl<'a> ContentSender<'a> {
             choice: self.options.delta,
             log: LogKnowledge::Whole(WholeReason::Untracked),
             size_bytes: attributes.size,
+            searchable_bytes: 0,
             server_has,
             answers: self.answers,
             proof_refused: self.proof_refused,
@@ -149,6 +154,7 @@ impl<'a> ContentSender<'a> {
                 at_server: id,
                 is_followed: false,
                 attributes,
+                ranges: None,
             };
             let examined = send_examined(place, &file, method, stream, &mut sums)?;
             self.answers = job.answers.get();

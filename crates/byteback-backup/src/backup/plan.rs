@@ -3,8 +3,8 @@
 //! A plain function of what is known, without reading or asking. Its order, with
 //! [`DeltaChoice::Auto`]:
 //!
-//! 1. *The log* knows the ranges: they are sent. Finding them costs nothing, and nothing can cost
-//!    less to send.
+//! 1. *The log* knows the ranges. Finding them costs nothing; they are sent, unless they are long:
+//!    then they are searched in what the server has there, if that is expected to cost less.
 //! 2. *Checksums that exist already*, where anything may have changed and strong checksums of the
 //!    file exist: blocks that they prove equal are not read (SkySync-F).
 //! 3. *Block checksums* of our own know most of the file: it is read, and blocks that they do not
@@ -37,6 +37,11 @@ const EXAMINED_LEN_MAX: u64 = 1 << 40;
 /// Files from this length on of which anything may have changed may be summed where they lie, even
 /// if no checksums of them exist yet.
 const SUMMED_LEN_MIN: u64 = 64 << 20;
+
+/// Ranges are searched from this number of bytes on, or from the file's length divided by the
+/// second number on.
+const SEARCHED_LEN_MIN: u64 = 1 << 20;
+const SEARCHED_SHARE_MIN: u64 = 4;
 
 /// A signature has at most one block per this number of bytes of the new content: it then costs at
 /// most a quarter of it.
@@ -93,7 +98,7 @@ impl Call {
     /// The calls that a method needs.
     pub(super) fn of(method: DeltaMethod) -> &'static [Self] {
         match method {
-            DeltaMethod::Rsync | DeltaMethod::Hash | DeltaMethod::SkyF => &[Self::Signature],
+            DeltaMethod::Rsync | DeltaMethod::Hash | DeltaMethod::SkyF | DeltaMethod::LogSearched => &[Self::Signature],
             DeltaMethod::Webr => &[Self::Matches],
             DeltaMethod::Cdc => &[Self::Chunks],
             DeltaMethod::SkyC => &[Self::Signature, Self::Chunks],
@@ -162,6 +167,8 @@ pub(super) struct Known {
     pub(super) choice: DeltaChoice,
     pub(super) log: LogKnowledge,
     pub(super) size_bytes: u64,
+    /// Bytes of reported ranges that may be searched.
+    pub(super) searchable_bytes: u64,
     /// The server has a version that a change can follow.
     pub(super) server_has: bool,
     /// The calls that the server can be asked.
@@ -182,6 +189,10 @@ pub(super) trait Hints {
 
     /// The share of it that was sent when it was last saved.
     fn sent_share(&mut self) -> Option<f64>;
+
+    /// The share of its reported ranges that was sent, if these were searched when it was last
+    /// saved.
+    fn searched_share(&mut self) -> Option<f64>;
 }
 
 impl Known {
@@ -216,10 +227,13 @@ impl Plan {
         }
     }
 
-    /// The same file, sent whole because the plan cannot be carried out.
+    /// The same file, sent as it is because the plan cannot be carried out.
     pub(super) fn fall_back(self, fallback: Fallback) -> Self {
         Self {
-            method: DeltaMethod::Full,
+            method: match self.method {
+                DeltaMethod::LogSearched => DeltaMethod::Log,
+                _ => DeltaMethod::Full,
+            },
             fallback: Some(fallback),
             ..self
         }
@@ -245,7 +259,13 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         (LogKnowledge::Unchanged, _) => return None,
         (_, Some(DeltaMethod::Full)) => return Some(Plan::new(DeltaMethod::Full, Cause::Asked)),
         (_, Some(_)) => Cause::Asked,
-        (LogKnowledge::Ranges, None) => return Some(Plan::new(DeltaMethod::Log, Cause::LogKnew)),
+        (LogKnowledge::Ranges, None) => {
+            let method = match is_worth_searching(known, hints) {
+                true => DeltaMethod::LogSearched,
+                false => DeltaMethod::Log,
+            };
+            return Some(Plan::new(method, Cause::LogKnew));
+        }
         (LogKnowledge::Rewritten, None) => Cause::Rewritten,
         (LogKnowledge::Whole(reason), None) => {
             let cause = Cause::Whole(reason);
@@ -268,6 +288,26 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         method if known.answers.suffice_for(method) => plan,
         _ => plan.fall_back(Fallback::NoSignature),
     })
+}
+
+/// Whether the reported ranges are to be searched in the server's version: they are long, in the
+/// file or at all, no block checksums trim them, and that is expected to cost less than sending
+/// them.
+fn is_worth_searching(known: &Known, hints: &mut impl Hints) -> bool {
+    let method = DeltaMethod::LogSearched;
+    let long = SEARCHED_LEN_MIN.min(known.size_bytes / SEARCHED_SHARE_MIN).max(1);
+    if known.searchable_bytes < long || known.limit().is_some() || !known.answers.suffice_for(method) {
+        return false;
+    }
+    // Bytes that were rewritten as they were cost nothing then, and no sums are lost.
+    if hints.sums_know_most() {
+        return false;
+    }
+    let file = FileFacts {
+        size_bytes: known.searchable_bytes,
+        changed_share: hints.searched_share().unwrap_or(cost::SEARCHED_SHARE_DEFAULT),
+    };
+    cheapest([method, DeltaMethod::Log], &file, &known.conditions) == Some(method)
 }
 
 /// The method that is expected to cost least, among those that the server can help with; or to send

@@ -6,6 +6,7 @@
 
 use super::changes::{ATTRIBUTES_PER_CALL, changed_bytes, count_name, count_node, for_each_page};
 use super::content::{FileChange, FileOutcome, send_file};
+use super::examine::ranges::searchable_bytes;
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::followed::{Followed, FollowedFile, ShortFile};
 use super::foreseen::foreseen_bytes_of;
@@ -17,7 +18,7 @@ use super::report::{BackupReport, UnsavedFile};
 use super::resume::Numbered;
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE};
-use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
+use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, FormerShare, sent_shares};
 use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use byteback_api::batch::DirectoryTimeRecord;
@@ -140,6 +141,18 @@ struct OfFile<'t, 'a, 'scope, 'env> {
     size_bytes: u64,
 }
 
+impl OfFile<'_, '_, '_, '_> {
+    fn former_share(&mut self) -> Option<FormerShare> {
+        let transfer = &mut *self.transfer;
+        let options = transfer.job.options;
+        let shares = transfer.sent_shares.get_or_insert_with(|| match &options.decisions {
+            Some(dir) => sent_shares(dir.as_ref(), transfer.cut.tree),
+            None => HashMap::new(),
+        });
+        shares.get(&self.node).copied()
+    }
+}
+
 impl Hints for OfFile<'_, '_, '_, '_> {
     fn sums_know_most(&mut self) -> bool {
         // The sums are of the contents that the batch follows.
@@ -153,13 +166,13 @@ impl Hints for OfFile<'_, '_, '_, '_> {
     }
 
     fn sent_share(&mut self) -> Option<f64> {
-        let transfer = &mut *self.transfer;
-        let options = transfer.job.options;
-        let shares = transfer.sent_shares.get_or_insert_with(|| match &options.decisions {
-            Some(dir) => sent_shares(dir.as_ref(), transfer.cut.tree),
-            None => HashMap::new(),
-        });
-        shares.get(&self.node).copied()
+        let former = self.former_share()?;
+        (former.method != DeltaMethod::LogSearched).then_some(former.sent)
+    }
+
+    fn searched_share(&mut self) -> Option<f64> {
+        let former = self.former_share()?;
+        (former.method == DeltaMethod::LogSearched).then_some(former.sent)
     }
 }
 
@@ -176,8 +189,8 @@ struct Transfer<'a, 'scope, 'env> {
     newest_seq: Option<Seq>,
     /// Finds files of the server that unknown files follow, when everything is sent.
     followed: Option<Followed<'a>>,
-    /// The files whose names new files took over, for the new files that come next.
-    predecessors: HashMap<NodeId, NodeId>,
+    /// The files whose names the new files that come next took over, or which they are copies of.
+    predecessors: HashMap<NodeId, (NodeId, Cause)>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Missing nodes from earlier backups that the cut has not reported yet. The log reports an
@@ -189,7 +202,7 @@ struct Transfer<'a, 'scope, 'env> {
     sums: BlockSums<'a>,
     decisions: Option<DecisionWriter>,
     /// The shares of former decisions, once they were asked for.
-    sent_shares: Option<HashMap<NodeId, f64>>,
+    sent_shares: Option<HashMap<NodeId, FormerShare>>,
     /// The speed of the link in the last backup.
     link_bytes_per_s: Option<u64>,
 }
@@ -290,8 +303,8 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Looks up which files the new files among these replaced. A tree that cannot say so costs
-    /// bytes: the files are sent as they are.
+    /// Looks up which files the new files among these replaced, or were copied from. A tree that
+    /// cannot say so costs bytes: the files are sent as they are.
     fn prepare_predecessors(&mut self, changes: &[NodeChange], attributes: &[Result<Attributes, ServiceError>]) {
         self.predecessors.clear();
         if !self.is_on_top {
@@ -310,9 +323,13 @@ impl Transfer<'_, '_, '_> {
         let Ok(reported) = self.job.tree.names(self.cut.cut, &new) else {
             return;
         };
-        let replaced = new.into_iter().zip(reported);
-        let replaced = replaced.filter_map(|(node, names)| Some((node, names.stood_for?)));
-        self.predecessors = replaced.filter(|(_, old)| !self.missing.contains(old)).collect();
+        let grown = new.into_iter().zip(reported).filter_map(|(node, names)| {
+            let is_there = |old: &NodeId| !self.missing.contains(old);
+            let replaced = names.stood_for.filter(is_there).map(|old| (old, Cause::Replaced));
+            let copied = || names.copied_from.filter(is_there).map(|old| (old, Cause::Copied));
+            Some((node, replaced.or_else(copied)?))
+        });
+        self.predecessors = grown.collect();
     }
 
     /// Whether the server has a version of this node that changes can follow.
@@ -361,11 +378,9 @@ impl Transfer<'_, '_, '_> {
                 followed.find(change.node, &attributes)
             }),
             NodeKind::File => match self.predecessors.remove(&change.node) {
-                Some(predecessor) => {
-                    let found = Some(FollowedFile {
-                        id: self.job.file_id(self.cut.tree, predecessor),
-                        cause: Cause::Replaced,
-                    });
+                Some((predecessor, cause)) => {
+                    let id = self.job.file_id(self.cut.tree, predecessor);
+                    let found = Some(FollowedFile { id, cause });
                     self.plan_from_other(change, &attributes, |_| found)
                 }
                 None => (self.plan(change, attributes.size, self.server_has(change)), None),
@@ -376,7 +391,7 @@ impl Transfer<'_, '_, '_> {
         match planned {
             Some(planned) => {
                 let changed_bytes = match planned.cause {
-                    Cause::New | Cause::SamePath | Cause::Moved | Cause::Replaced => attributes.size,
+                    Cause::New | Cause::SamePath | Cause::Moved | Cause::Replaced | Cause::Copied => attributes.size,
                     _ => changed_bytes(&change.content, attributes.size),
                 };
                 let (outcome, decision) = self.file(change, planned, &attributes, at_server)?;
@@ -548,6 +563,10 @@ impl Transfer<'_, '_, '_> {
                 ContentChange::Ranges(_) => LogKnowledge::Ranges,
             },
             size_bytes,
+            searchable_bytes: match &change.content {
+                ContentChange::Ranges(ranges) => searchable_bytes(ranges, size_bytes),
+                _ => 0,
+            },
             server_has,
             answers: self.job.answers.get(),
             proof_refused: self.job.proof_refused.get(),
@@ -596,6 +615,10 @@ impl Transfer<'_, '_, '_> {
                 at_server: followed.unwrap_or(id),
                 is_followed: followed.is_some(),
                 attributes,
+                ranges: match &change.content {
+                    ContentChange::Ranges(ranges) => Some(ranges),
+                    _ => None,
+                },
             };
             match self.examined(&file, planned.method)? {
                 Ok((sent, note)) => {
@@ -648,7 +671,7 @@ impl Transfer<'_, '_, '_> {
         Ok((outcome, decision))
     }
 
-    /// Sends what the server lacks of a file; returns why not, if it is to be sent whole.
+    /// Sends what the server lacks of a file; returns why not, if it is to be sent as it is.
     fn examined(&mut self, file: &Examined<'_>, method: DeltaMethod) -> Result<Result<Sending, Fallback>> {
         let Some(base_seq) = self.compared_seq else {
             return Ok(Err(Fallback::NoSignature));

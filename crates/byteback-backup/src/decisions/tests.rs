@@ -14,6 +14,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         DeltaMethod::Full,
         DeltaMethod::Webr,
         DeltaMethod::Cdc,
+        DeltaMethod::LogSearched,
     ];
     let causes = [
         Cause::LogKnew,
@@ -24,6 +25,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         Cause::Whole(WholeReason::LogLost),
         Cause::SamePath,
         Cause::Replaced,
+        Cause::Copied,
     ];
     let fallbacks = [
         None,
@@ -33,6 +35,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         Some(Fallback::TooScattered),
         Some(Fallback::ProofRefused),
         Some(Fallback::CostsLess),
+        Some(Fallback::Appended),
     ];
     Decision {
         node: NodeId(node),
@@ -287,7 +290,14 @@ fn shares_are_those_of_the_last_time() {
             if is_applied && tree == TREE {
                 for decision in decisions {
                     if decision.size_bytes > 0 && decision.cause != Cause::New {
-                        let share = (decision.literal_bytes as f64 / decision.size_bytes as f64).min(1.0);
+                        let of_bytes = match decision.method {
+                            DeltaMethod::LogSearched => decision.changed_bytes.max(1),
+                            _ => decision.size_bytes,
+                        };
+                        let share = FormerShare {
+                            method: decision.method,
+                            sent: (decision.literal_bytes as f64 / of_bytes as f64).min(1.0),
+                        };
                         expected.insert(decision.node, share);
                     }
                 }

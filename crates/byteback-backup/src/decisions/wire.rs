@@ -195,6 +195,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Cause::SamePath => (6, 0),
         Cause::Moved => (7, 0),
         Cause::Replaced => (8, 0),
+        Cause::Copied => (9, 0),
     };
     let method = match decision.method {
         DeltaMethod::Log => 1,
@@ -206,6 +207,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         DeltaMethod::Cdc => 7,
         DeltaMethod::SkyF => 8,
         DeltaMethod::SkyC => 9,
+        DeltaMethod::LogSearched => 10,
     };
     let fallback = match decision.fallback {
         None => 0,
@@ -216,6 +218,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Some(Fallback::ProofRefused) => 5,
         Some(Fallback::CostsLess) => 6,
         Some(Fallback::NotSummed) => 7,
+        Some(Fallback::Appended) => 8,
     };
     out.extend_from_slice(&[method, cause, whole, fallback]);
     for number in [
@@ -255,6 +258,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             7 => DeltaMethod::Cdc,
             8 => DeltaMethod::SkyF,
             9 => DeltaMethod::SkyC,
+            10 => DeltaMethod::LogSearched,
             _ => return None,
         },
         cause: match cause {
@@ -266,6 +270,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             6 => Cause::SamePath,
             7 => Cause::Moved,
             8 => Cause::Replaced,
+            9 => Cause::Copied,
             _ => return None,
         },
         fallback: match fallback {
@@ -277,6 +282,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             5 => Some(Fallback::ProofRefused),
             6 => Some(Fallback::CostsLess),
             7 => Some(Fallback::NotSummed),
+            8 => Some(Fallback::Appended),
             _ => return None,
         },
         size_bytes,

@@ -610,7 +610,12 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     pub(super) fn prove_resumed(&mut self) -> Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         for (id, digest) in std::mem::take(&mut self.unproven) {
-            stream.proof(&ProofRecord { id, digest, sums: None })?;
+            stream.proof(&ProofRecord {
+                id,
+                digest,
+                sums: None,
+                ranges: Vec::new(),
+            })?;
         }
         Ok(())
     }

@@ -618,7 +618,7 @@ fn backup_after_foreign_changes_stores_no_wrong_content() {
 }
 
 /// The decision about a file in the last backup.
-fn decided(rig: &Rig, dir: &Arc<dyn DurableDir>, file: NodeId) -> Decision {
+pub(super) fn decided(rig: &Rig, dir: &Arc<dyn DurableDir>, file: NodeId) -> Decision {
     let tree = rig.tree.status().unwrap().tree;
     let decided = last_decision(dir.as_ref(), tree, file).unwrap().unwrap();
     assert_eq!(decided.seq, rig.seq());

@@ -40,6 +40,7 @@ mod pushing;
 mod random_lives;
 mod replacing;
 mod restoring;
+mod searching;
 mod sky;
 mod trimming;
 mod unmounted;

@@ -88,6 +88,40 @@ fn file_replaced_again_and_again_follows_the_saved_one() {
 }
 
 #[test]
+fn copy_costs_what_differs_from_its_source() {
+    let rig = Rig::new(4);
+    let mut bytes = noise(1, 1 << 20);
+    let file = rig.with_file(&bytes);
+    for (name, change, literal_bytes_max) in [("copy", 0, 0), ("changed copy", 3000, 3000 + 3 * 1024)] {
+        bytes.splice(500_000..500_000, noise(2, change));
+        let mut state = rig.tree.lock();
+        let copy = state.create(NodeId::ROOT, name.as_bytes(), NodeKind::File);
+        state.write(copy, 0, &bytes);
+        state.copied_from.insert(copy, file);
+        drop(state);
+        let report = rig.backup().unwrap();
+        assert_eq!((report.examined_files, report.followed_files), (1, 1), "{name}");
+        assert!(
+            report.literal_bytes <= literal_bytes_max as u64,
+            "{name}: {}",
+            report.literal_bytes
+        );
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+    // Its source is as new as it is, or gone: it is sent.
+    let mut state = rig.tree.lock();
+    let [source, copy] = ["new", "copy of it"].map(|name| state.create(NodeId::ROOT, name.as_bytes(), NodeKind::File));
+    for node in [source, copy] {
+        state.write(node, 0, &noise(3, 200_000));
+    }
+    state.copied_from.insert(copy, source);
+    drop(state);
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.literal_bytes), (0, 400_000));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
 fn file_that_replaced_an_unsaved_one_is_sent_whole() {
     let rig = Rig::new(3);
     rig.with_file(&noise(1, 1000));
@@ -168,6 +202,11 @@ fn change(state: &mut State, random: &mut SplitMix64, files: &mut [(NodeId, Vec<
             let way = Way::ALL[random.below(4) as usize];
             file = replace(state, way, file, name, &bytes);
         }
+    }
+    if random.below(3) == 0 {
+        // A guess that is mostly wrong.
+        let source = files[random.below(files.len() as u64) as usize].0;
+        state.copied_from.insert(file, source);
     }
     if random.below(6) == 0 {
         state.failing.insert(file, random.below(70_000) as usize);

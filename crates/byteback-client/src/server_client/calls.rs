@@ -388,6 +388,9 @@ impl ServerClient {
         parameters.extend(request.weak_names().map(|names| ("weak", names)));
         parameters.extend(request.strong_names().map(|names| ("strong", names)));
         parameters.extend(request.strong_len_bytes.map(|len| ("strong_len", len.to_string())));
+        if let Some(part) = request.part {
+            parameters.extend([("from", part.start().to_string()), ("to", part.end().to_string())]);
+        }
         let ask = self.ask(Route::Signature, &[folder.as_str(), &node.to_string()], &parameters);
         self.stream_of(&ask, MEDIA_SIGNATURE, |stream| {
             Signature::read(stream, blocks_max).map_err(|error| match error {

@@ -279,6 +279,7 @@ proptest! {
                 kind: Some(byteback_model::NodeKind::Fifo),
                 names: path.iter().map(|name| (NodeId(numbers.0), name.clone())).collect(),
                 stood_for: path.as_ref().map(|_| NodeId(numbers.1)),
+                copied_from: path.as_ref().map(|_| NodeId(numbers.0)),
             }]),
             Answer::Entries(path.iter().map(|name| DirEntry {
                 name: name.clone(),

@@ -415,6 +415,7 @@ impl TreeService for MemoryTree {
                 kind: Some(NodeKind::File),
                 names: vec![(NodeId::ROOT, ByteString::from(&file.name[..]))],
                 stood_for: None,
+                copied_from: None,
             },
             None => NodeNames::default(),
         };

@@ -155,7 +155,7 @@ impl OpenCut {
         self.list.page(cursor, self.limits).map_err(log_failed)
     }
 
-    /// All names of a node.
+    /// All names of a node. The log alone knows of copies.
     pub(super) fn names(&self, node: NodeId) -> Result<NodeNames> {
         let kind = self.cut.kind(node).map_err(log_failed)?;
         let names = match kind {
@@ -176,7 +176,12 @@ impl OpenCut {
                 }
             }
         }
-        Ok(NodeNames { kind, names, stood_for })
+        Ok(NodeNames {
+            kind,
+            names,
+            stood_for,
+            copied_from: None,
+        })
     }
 
     /// A page of a directory's entries behind `after`.

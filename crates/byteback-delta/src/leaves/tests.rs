@@ -21,6 +21,7 @@ fn params(kind: LeafKind, block_len: u32) -> SignatureParams {
         weak: vec![WeakKind::Crc32c],
         strong: vec![StrongKind::Tree(kind)],
         strong_len_bytes: None,
+        part: None,
     };
     request.params(1 << 20, 42)
 }

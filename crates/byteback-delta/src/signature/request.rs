@@ -6,6 +6,8 @@
 //! signature's header. Unknown names are skipped, so that newer kinds can be requested from older
 //! servers.
 
+use byteback_extents::ByteRange;
+
 use super::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureParams};
 use crate::leaves::{LEAF_LEN_BYTES, LeafKind};
 use crate::strong::{PROOF_LEN_MIN, STRONG_LEN_MAX, StrongKind};
@@ -76,6 +78,9 @@ pub struct SignatureRequest {
     /// The length in bytes to which strong checksums are cut. `None`: as short as random collisions
     /// allow or, for unkeyed kinds, at least as long as a proof.
     pub strong_len_bytes: Option<u8>,
+    /// The part of the content that the signature is of, as if that part were all; it is cut at the
+    /// content's end. `None`: all of it.
+    pub part: Option<ByteRange>,
 }
 
 /// A request names kinds, but none that this program can make.

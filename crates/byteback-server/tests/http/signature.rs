@@ -71,6 +71,37 @@ fn signature_is_that_of_the_content_at_each_moment() {
 }
 
 #[test]
+fn signature_of_a_part_is_as_if_that_were_all() {
+    let world = World::new();
+    let bytes = noise(1, 300_000);
+    world.commit(1, &world.first(1, &bytes)).expect(200);
+    for (query, part) in [
+        ("?from=100000&to=200000", 100_000..200_000),
+        ("?from=299999", 299_999..300_000),
+        ("?to=70000&block=4096", 0..70_000),
+        ("?from=250000&to=18446744073709551615", 250_000..300_000),
+        ("?from=300000", 300_000..300_000),
+        ("?from=400000&to=500000", 300_000..300_000),
+    ] {
+        let answer = world.get(&target(query)).expect(200);
+        assert!(answer.complete);
+        let signature = Signature::read(&answer.body[..], 10_000).unwrap();
+        assert_eq!(signature.content_len_bytes(), part.len() as u64, "{query}");
+        let expected = Signature::of(&bytes[part], *signature.params());
+        assert_eq!(blocks(&signature), blocks(&expected), "{query}");
+    }
+    for query in [
+        "?from=1&to=1",
+        "?from=2&to=1",
+        "?to=0",
+        "?from=-1",
+        "?from=18446744073709551615",
+    ] {
+        world.get(&target(query)).expect(400);
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let world = World::new();
     world.commit(1, &world.first(1, &noise(1, 1000))).expect(200);
@@ -211,6 +242,7 @@ fn a_proof_by_sums_costs_what_changed_and_counts() {
             id: FILE,
             digest: Digest(digest.finish().unwrap()),
             sums: Some(LeafKind::Sha256),
+            ranges: Vec::new(),
         };
         writer.proof(&proof).unwrap();
         writer.end().unwrap()

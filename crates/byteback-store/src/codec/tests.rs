@@ -137,7 +137,17 @@ fn records() -> Vec<StagedRecord> {
             FileId(5),
             Proof {
                 digest: [7; DIGEST_LEN],
-                sums: Some(LeafKind::Blake2b256),
+                of: ProofOf::Leaves(LeafKind::Blake2b256),
+            },
+        ),
+        StagedRecord::Proof(
+            FileId(5),
+            Proof {
+                digest: [7; DIGEST_LEN],
+                of: ProofOf::Ranges(vec![
+                    ByteRange::new(0, 1).unwrap(),
+                    ByteRange::new(1 << 40, u64::MAX).unwrap(),
+                ]),
             },
         ),
     ]

@@ -421,7 +421,7 @@ impl Batch {
             part.delta(*file, &stream[..])?;
         }
         for (file, proof) in &self.proofs {
-            part.proof(*file, *proof)?;
+            part.proof(*file, proof.clone())?;
         }
         for (directory, mtime_ns) in &self.times {
             part.directory_time(*directory, *mtime_ns)?;

@@ -139,8 +139,5 @@ fn pass_over_a_content_of_many_versions_reads_each_frame_once() {
 fn proof_of(content: &[u8]) -> Proof {
     let mut digest = ContentDigest::new(content.len() as u64);
     digest.push(content);
-    Proof {
-        digest: digest.finish().unwrap(),
-        sums: None,
-    }
+    digest.finish().unwrap().into()
 }

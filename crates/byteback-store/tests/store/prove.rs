@@ -8,7 +8,7 @@ use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_model::{ContentBase, ContentChange, FileId, NodeKind, NodeRecord, Totals};
 use byteback_store::StoreError;
-use byteback_store::model::Proof;
+use byteback_store::model::{Proof, ProofOf};
 use byteback_store::stage::PartWriter;
 
 const FILE: FileId = FileId(2);
@@ -188,7 +188,7 @@ fn by_sums(kind: LeafKind, bytes: &[u8]) -> Proof {
     digest.push(bytes);
     Proof {
         digest: digest.finish().unwrap(),
-        sums: Some(kind),
+        of: ProofOf::Leaves(kind),
     }
 }
 
@@ -212,8 +212,14 @@ fn a_proof_by_sums_is_worth_as_much() {
         let other = LeafKind::ALL.into_iter().find(|other| *other != kind);
         for wrong in [
             by_sums(kind, &base),
-            Proof { sums: None, ..right },
-            Proof { sums: other, ..right },
+            Proof {
+                of: ProofOf::Bytes,
+                ..right.clone()
+            },
+            Proof {
+                of: other.map_or(ProofOf::Bytes, ProofOf::Leaves),
+                ..right
+            },
         ] {
             assert!(
                 matches!(commit(wrong), Err(StoreError::ContentMismatch { .. })),
@@ -222,5 +228,56 @@ fn a_proof_by_sums_is_worth_as_much() {
         }
     }
     assert_eq!(commit(by_sums(LeafKind::Sha256, &new)).unwrap(), 2);
+    assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
+}
+
+/// A proof of these ranges of a content.
+fn of_ranges(ranges: &[(u64, u64)], content: &[u8]) -> Proof {
+    let ranges: Vec<ByteRange> = ranges
+        .iter()
+        .map(|(start, end)| ByteRange::new(*start, *end).unwrap())
+        .collect();
+    let mut digest = ContentDigest::new(ranges.iter().map(|range| range.len_bytes()).sum());
+    for range in &ranges {
+        digest.push(&content[range.start() as usize..range.end() as usize]);
+    }
+    Proof {
+        digest: digest.finish().unwrap(),
+        of: ProofOf::Ranges(ranges),
+    }
+}
+
+#[test]
+fn proof_of_ranges_is_compared_within_them_alone() {
+    let lab = Lab::new(1 << 20);
+    let base = noise(1, 1000);
+    lab.first(&[(FILE.0, &base)]);
+    let new = [&base[500..], &base[..500]].concat();
+    let mut other = new.clone();
+    other[700] ^= 1;
+    let mut counter = 1;
+    let mut commit = |proof: Proof| {
+        counter += 1;
+        commit(&lab, counter, totals(1, 1), |part| {
+            part.node(file(1000, 1, ContentBase::Previous)).unwrap();
+            part.delta(FILE, &swapped()[..]).unwrap();
+            part.proof(FILE, proof).unwrap();
+        })
+    };
+    let mut longer = new.clone();
+    longer.push(0);
+    for wrong in [
+        of_ranges(&[(0, 1000)], &other),
+        of_ranges(&[(0, 10), (700, 701)], &other),
+        of_ranges(&[(0, 10), (20, 1001)], &longer),
+        of_ranges(&[(400, 600)], &base),
+    ] {
+        assert!(matches!(commit(wrong), Err(StoreError::ContentMismatch { .. })));
+    }
+    // Nothing is said of the byte that differs.
+    assert_eq!(
+        commit(of_ranges(&[(0, 10), (20, 700), (701, 1000)], &other)).unwrap(),
+        2
+    );
     assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
 }

@@ -6,7 +6,6 @@ use byteback_delta::ContentDigest;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{BatchApplied, ContentBase, FileId, Manifest, Totals};
 use byteback_store::StoreError;
-use byteback_store::model::Proof;
 use std::collections::BTreeMap;
 
 const LEN: u64 = 20_000;
@@ -19,11 +18,7 @@ fn send(lab: &Lab, manifest: Manifest, batch: &Batch, proofs: &Files) -> Result<
     for (file, bytes) in proofs {
         let mut digest = ContentDigest::new(bytes.len() as u64);
         digest.push(bytes);
-        let proof = Proof {
-            digest: digest.finish().unwrap(),
-            sums: None,
-        };
-        part.proof(FileId(*file), proof)?;
+        part.proof(FileId(*file), digest.finish().unwrap())?;
     }
     let mut batch = batch.clone();
     batch.totals = Some(Totals {

@@ -11,7 +11,7 @@ use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::sim::SimDisk;
 use byteback_model::{ContentBase, ContentChange, FileId, NodeKind, NodeRecord, Totals};
-use byteback_store::model::Proof;
+use byteback_store::model::{Proof, ProofOf};
 use byteback_store::sums::SumsCost;
 use byteback_store::{StoreError, StoreLimits};
 use std::ops::ControlFlow;
@@ -51,7 +51,7 @@ pub(crate) fn by_sums(kind: LeafKind, content: &[u8]) -> Proof {
     digest.push(content);
     Proof {
         digest: digest.finish().unwrap(),
-        sums: Some(kind),
+        of: ProofOf::Leaves(kind),
     }
 }
 
@@ -76,8 +76,8 @@ fn send_proven(
     for stream in streams {
         part.delta(FILE, &stream[..])?;
     }
-    if let Some(proof) = proof {
-        part.proof(FILE, proof)?;
+    if let Some(proof) = &proof {
+        part.proof(FILE, proof.clone())?;
     }
     part.end(Totals {
         nodes: 1,
@@ -433,7 +433,7 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
         }
         let change = (base, content.len(), &streams[..]);
         let proof = rng.coin().then(|| by_sums(kind, &content));
-        if let Some(right) = proof.filter(|_| rng.below(3) == 0) {
+        if let Some(right) = proof.clone().filter(|_| rng.below(3) == 0) {
             let mut wrong = right;
             wrong.digest[0] ^= 1;
             let refused = send_proven(&lab, 100_000 + counter, seq, change, Some(wrong));

@@ -335,6 +335,7 @@ impl TreeService for ScriptedTree {
                     .map(|((parent, name), _)| (*parent, name.as_slice().into()))
                     .collect(),
                 stood_for: predecessors.into_iter().find(|before| before != node),
+                copied_from: state.copied_from.get(node).copied(),
             }
         };
         Ok(nodes.iter().map(names).collect())

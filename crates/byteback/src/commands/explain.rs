@@ -158,6 +158,9 @@ fn how(method: DeltaMethod) -> &'static str {
         DeltaMethod::SkyC => {
             "existing checksums showed which blocks the server has; the rest was read and cut into chunks (SkySync-C)"
         }
+        DeltaMethod::LogSearched => {
+            "the ranges that the log recorded as changed were searched in the server's version by rolling checksums"
+        }
         DeltaMethod::Full => "the whole file was sent",
     }
 }
@@ -178,6 +181,7 @@ fn because(decision: &Decision) -> String {
         Cause::SamePath => "everything had to be examined again, and the server had a file at this path",
         Cause::Moved => "everything had to be examined again, and the server had a similar file elsewhere",
         Cause::Replaced => "it had replaced a file that the server has",
+        Cause::Copied => "it had been copied from a file that the server has",
     };
     let fallback = match decision.fallback {
         None => return cause.to_owned(),
@@ -187,6 +191,7 @@ fn because(decision: &Decision) -> String {
         Some(Fallback::TooScattered) => "it consisted of too many pieces",
         Some(Fallback::ProofRefused) => "the server rejected the result of its own checksums",
         Some(Fallback::CostsLess) => "sending it was expected to take no longer than searching for it",
+        Some(Fallback::Appended) => "the server's version ended before these ranges",
         Some(Fallback::NotSummed) => "it had no strong checksums: it was read once to compute them",
     };
     format!("{cause}, and {fallback}")

@@ -1,6 +1,6 @@
 //! `explain` and `backup --delta`: how a change was found, and why in that way.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use byteback_host::random::noise;
@@ -209,5 +209,80 @@ fn document_saved_by_a_rename_costs_its_change() {
         .run(&["explain", name])
         .fine()
         .says("replaced a file that the server has");
+    world.assert_restores("latest");
+}
+
+/// A mail is taken out of a mailbox in place: all that follows is written anew.
+#[test]
+fn removal_in_place_costs_its_change() {
+    let world = World::mounted();
+    let mailbox = world.tree().join("mailbox");
+    let mut bytes = noise(1, 5 << 20);
+    fs::write(&mailbox, &bytes).unwrap();
+    world.backup();
+    bytes.drain(2_000_000..2_020_000);
+    let file = File::options().write(true).open(&mailbox).unwrap();
+    file.write_all_at(&bytes[2_000_000..], 2_000_000).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
+    drop(file);
+    let ran = world.on_tree("backup", &["--json"]).ends_with(0);
+    let literal_bytes = ran.line("summary")["literal_bytes"].as_u64().unwrap();
+    assert!(literal_bytes < 10_000, "{literal_bytes}");
+    let name = mailbox.to_str().unwrap();
+    let decision = world.run(&["explain", "--json", name]).fine().line("decision");
+    assert_eq!(decision["method"], "log_searched", "{decision}");
+    let explained = world.run(&["explain", name]).fine();
+    explained.says("were searched in the server's version");
+    world.assert_restores("latest");
+}
+
+/// Far more pieces than a file of the paper's log has ranges (SolFS, section 3.2.1).
+#[test]
+fn scattered_pieces_cost_themselves_and_no_more() {
+    const PIECES: u64 = 12_000;
+    let world = World::mounted();
+    let image = world.tree().join("image");
+    fs::write(&image, noise(1, 24 << 20)).unwrap();
+    world.backup();
+    let file = File::options().write(true).open(&image).unwrap();
+    let pieces = noise(2, 256 * PIECES as usize);
+    for (number, piece) in (0..PIECES).zip(pieces.chunks(256)) {
+        file.write_all_at(piece, (number * 7919 % PIECES) * 2000 + number % 1000)
+            .unwrap();
+    }
+    drop(file);
+    let ran = world.on_tree("backup", &["--json"]).ends_with(0);
+    let report = ran.line("summary");
+    assert_eq!(report["literal_bytes"], 256 * PIECES, "{report}");
+    world.assert_restores("latest");
+}
+
+/// As `cp` copies, which lets the kernel do it.
+#[test]
+fn copy_in_the_folder_costs_next_to_nothing() {
+    let world = World::mounted();
+    let [file, copy, copy_of_copy] = ["file", "file (copy)", "copy of it"].map(|name| world.tree().join(name));
+    fs::write(&file, noise(1, 8 << 20)).unwrap();
+    world.backup();
+    fs::copy(&file, &copy).unwrap();
+    let ran = world.on_tree("backup", &["--json"]).ends_with(0);
+    let report = ran.line("summary");
+    assert_eq!(
+        (&report["followed_files"], &report["literal_bytes"]),
+        (&1.into(), &0.into()),
+        "{report}"
+    );
+    let name = copy.to_str().unwrap();
+    let decision = world.run(&["explain", "--json", name]).fine().line("decision");
+    assert_eq!(decision["cause"], "copied", "{decision}");
+    world.assert_restores("latest");
+    // Changed before it is saved.
+    fs::copy(&copy, &copy_of_copy).unwrap();
+    let changed = File::options().write(true).open(&copy_of_copy).unwrap();
+    changed.write_all_at(&noise(2, 5000), 4_000_000).unwrap();
+    drop(changed);
+    let ran = world.on_tree("backup", &["--json"]).ends_with(0);
+    let literal_bytes = ran.line("summary")["literal_bytes"].as_u64().unwrap();
+    assert!((5000..20_000).contains(&literal_bytes), "{literal_bytes}");
     world.assert_restores("latest");
 }

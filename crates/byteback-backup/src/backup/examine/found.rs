@@ -31,23 +31,40 @@ enum Found {
 }
 
 /// Proof of a content that is put together at the server.
-#[derive(Clone, Copy)]
 pub(super) struct Proof {
     digest: Digest,
     /// The kind of the digest's leaves; `None`: the digest is of the bytes.
     sums: Option<LeafKind>,
+    /// The ranges that the digest is of; empty: all.
+    ranges: Vec<ByteRange>,
 }
 
 impl Proof {
     /// The digest of all bytes.
     pub(super) fn bytes(digest: Digest) -> Self {
-        Self { digest, sums: None }
+        Self {
+            digest,
+            sums: None,
+            ranges: Vec::new(),
+        }
     }
 
     /// The digest of all leaves of this kind.
     pub(super) fn leaves(digest: Digest, kind: LeafKind) -> Self {
-        let sums = Some(kind);
-        Self { digest, sums }
+        Self {
+            digest,
+            sums: Some(kind),
+            ranges: Vec::new(),
+        }
+    }
+
+    /// The digest of the bytes of these ranges.
+    pub(super) fn ranges(digest: Digest, ranges: Vec<ByteRange>) -> Self {
+        Self {
+            digest,
+            sums: None,
+            ranges,
+        }
     }
 }
 
@@ -59,7 +76,7 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     stream: &'a mut PartStream<'scope, 'env>,
     base_len: u64,
     extents_max: usize,
-    /// Ascending, without gaps.
+    /// Ascending. Bytes in gaps are those of the server's version at the same offset.
     extents: Vec<(ByteRange, Found)>,
     /// Literals that are not appended yet.
     literals: Vec<u8>,
@@ -149,8 +166,14 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         self.deltas.push(self.stream, id, bytes, literal_bytes)?;
         let literal_bytes = self.deltas.finish(self.stream, id, self.attributes, self.base)?;
         if needs_proof {
-            let Proof { digest, sums } = proof;
-            self.stream.proof(&ProofRecord { id, digest, sums })?;
+            let Proof { digest, sums, ranges } = proof;
+            let ranges = ranges.iter().map(|range| (range.start(), range.len_bytes()));
+            self.stream.proof(&ProofRecord {
+                id,
+                digest,
+                sums,
+                ranges: ranges.collect(),
+            })?;
         }
         Ok(FileStats {
             literal_bytes,

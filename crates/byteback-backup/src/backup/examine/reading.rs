@@ -82,13 +82,7 @@ pub(super) fn read_whole(
             match piece {
                 Piece::Hole(range) => {
                     digest.push_zeros(range.len_bytes());
-                    // In place of further holes the server's bytes stay as they are there.
-                    let is_room = holes.len() < place.job.options.limits.extents_max / 2;
-                    match holes.last_mut() {
-                        Some(last) if last.end() == range.start() => *last = last.hull(range),
-                        _ if is_room => holes.push(range),
-                        _ => {}
-                    }
+                    note_hole(&mut holes, range, place);
                 }
                 Piece::Data { bytes, .. } => {
                     data_bytes += len_u64(bytes.len());
@@ -105,6 +99,17 @@ pub(super) fn read_whole(
         holes,
         gathering,
     })
+}
+
+/// Notes a hole that follows the others. In place of one hole too many the server's bytes stay as
+/// they are there.
+pub(super) fn note_hole(holes: &mut Vec<ByteRange>, hole: ByteRange, place: Place<'_>) {
+    let is_room = holes.len() < place.job.options.limits.extents_max / 2;
+    match holes.last_mut() {
+        Some(last) if last.end() == hole.start() => *last = last.hull(hole),
+        _ if is_room => holes.push(hole),
+        _ => {}
+    }
 }
 
 /// Reads ranges of a file, ascending and apart from each other; `take` gets each piece.

@@ -27,6 +27,9 @@ pub(in crate::backup) const ROUND_TRIP_DEFAULT_NS: u64 = 10_000_000;
 /// The share of a file that is assumed to have changed if nothing is known.
 pub(in crate::backup) const CHANGED_SHARE_DEFAULT: f64 = 0.25;
 
+/// The share of long reported ranges that is assumed to be new.
+pub(in crate::backup) const SEARCHED_SHARE_DEFAULT: f64 = 0.5;
+
 /// Bounds of that share: if the cheapest method is the same for both, the share is not looked up.
 pub(in crate::backup) const CHANGED_SHARES: [f64; 2] = [0.02, 0.9];
 
@@ -129,9 +132,10 @@ impl Estimate {
             }
         };
         match method {
-            // These answer without any of this, or not at all.
-            DeltaMethod::Log | DeltaMethod::Sums => Self::default(),
-            DeltaMethod::Full => Self {
+            // This answers without any of it, or not at all.
+            DeltaMethod::Sums => Self::default(),
+            // The size is that of the reported ranges.
+            DeltaMethod::Log | DeltaMethod::Full => Self {
                 client_ns: size * READ,
                 server_ns: size * STORE,
                 wire_bytes: size,
@@ -149,6 +153,17 @@ impl Estimate {
                 signature,
                 block_len,
             ),
+            // The part that is searched has about the length of the ranges on both sides as well.
+            // The new bytes lie together: a program that inserts writes all that follows.
+            DeltaMethod::LogSearched => {
+                let literals = (changed + 2.0 * block_len).min(size);
+                Self {
+                    client_ns: size * (READ + HASH) + search,
+                    server_ns: size * 4.0 * (READ + HASH) + literals * STORE,
+                    wire_bytes: signature * 3.0 + literals,
+                    round_trips: 2.0,
+                }
+            }
             DeltaMethod::Webr => asked(
                 size * (READ + 2.0 * HASH) + changed * READ,
                 size * (2.0 * READ + HASH) + search,

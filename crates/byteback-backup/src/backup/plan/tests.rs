@@ -5,6 +5,7 @@ fn known(log: LogKnowledge) -> Known {
         choice: DeltaChoice::Auto,
         log,
         size_bytes: 1 << 20,
+        searchable_bytes: 0,
         server_has: true,
         answers: Answers::ALL,
         proof_refused: false,
@@ -18,6 +19,7 @@ struct Told {
     sums_know_most: Option<bool>,
     leaves_exist: Option<bool>,
     sent_share: Option<f64>,
+    searched_share: Option<f64>,
 }
 
 impl Hints for Told {
@@ -31,6 +33,10 @@ impl Hints for Told {
 
     fn sent_share(&mut self) -> Option<f64> {
         Some(self.sent_share.expect("the record need not be asked"))
+    }
+
+    fn searched_share(&mut self) -> Option<f64> {
+        Some(self.searched_share.expect("the record need not be asked"))
     }
 }
 
@@ -78,6 +84,7 @@ fn plan_chooses_the_cheapest_method() {
                 leaves_exist: Some(leaves_exist),
                 // Of a long file less changed, as its blocks are long.
                 sent_share: Some(if size_bytes == 1 << 30 { 0.001 } else { 0.01 }),
+                ..Told::default()
             },
         )
         .unwrap();
@@ -88,6 +95,100 @@ fn plan_chooses_the_cheapest_method() {
         ..known(LogKnowledge::Unchanged)
     };
     assert_eq!(chosen(new), Some((DeltaMethod::Full, Cause::New, None)));
+}
+
+#[test]
+fn plan_searches_long_ranges_unless_that_found_nothing() {
+    let method = |searchable_bytes, size_bytes, searched_share| {
+        let known = Known {
+            size_bytes,
+            searchable_bytes,
+            ..known(LogKnowledge::Ranges)
+        };
+        let told = Told {
+            searched_share,
+            sums_know_most: Some(false),
+            ..Told::default()
+        };
+        let planned = plan(&known, &mut ToldOnce(told)).unwrap();
+        assert_eq!((planned.cause, planned.fallback), (Cause::LogKnew, None));
+        planned.method
+    };
+    const MIB: u64 = 1 << 20;
+    // Short, in the file and at all.
+    assert_eq!(method(MIB - 1, 100 * MIB, None), DeltaMethod::Log);
+    assert_eq!(method(70_000, MIB, None), DeltaMethod::Log);
+    for (searchable_bytes, size_bytes) in [(MIB, 100 * MIB), (600_000, 2 * MIB), (90 * MIB, 100 * MIB)] {
+        for (share, expected) in [
+            (None, DeltaMethod::LogSearched),
+            (Some(0.5), DeltaMethod::LogSearched),
+            (Some(1.0), DeltaMethod::Log),
+        ] {
+            assert_eq!(
+                method(searchable_bytes, size_bytes, share),
+                expected,
+                "{searchable_bytes} {share:?}"
+            );
+        }
+    }
+    for known in [
+        Known {
+            proof_refused: true,
+            ..known(LogKnowledge::Ranges)
+        },
+        Known {
+            answers: {
+                let mut answers = Answers::ALL;
+                answers.end_of(Call::Signature);
+                answers
+            },
+            ..known(LogKnowledge::Ranges)
+        },
+    ] {
+        let known = Known {
+            searchable_bytes: MIB,
+            ..known
+        };
+        assert_eq!(
+            plan(&known, &mut unasked()).map(|plan| plan.method),
+            Some(DeltaMethod::Log)
+        );
+    }
+    let trimmed = Known {
+        searchable_bytes: MIB,
+        ..known(LogKnowledge::Ranges)
+    };
+    let told = Told {
+        sums_know_most: Some(true),
+        ..Told::default()
+    };
+    assert_eq!(
+        plan(&trimmed, &mut ToldOnce(told)).map(|plan| plan.method),
+        Some(DeltaMethod::Log)
+    );
+    let searched = Plan::new(DeltaMethod::LogSearched, Cause::LogKnew);
+    assert_eq!(searched.fall_back(Fallback::Appended).method, DeltaMethod::Log);
+}
+
+/// Answers of which the searched share may be unknown.
+struct ToldOnce(Told);
+
+impl Hints for ToldOnce {
+    fn sums_know_most(&mut self) -> bool {
+        self.0.sums_know_most()
+    }
+
+    fn leaves_exist(&mut self) -> bool {
+        self.0.leaves_exist()
+    }
+
+    fn sent_share(&mut self) -> Option<f64> {
+        self.0.sent_share()
+    }
+
+    fn searched_share(&mut self) -> Option<f64> {
+        self.0.searched_share
+    }
 }
 
 #[test]
