@@ -51,5 +51,30 @@ impl Random {
     }
 }
 
+/// Bytes that do not compress.
+pub(crate) fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Words that compress like text, `len` bytes in all.
+pub(crate) fn text(random: &mut Random, len: usize) -> String {
+    const SYLLABLES: [&str; 24] = [
+        "ba", "der", "ein", "ge", "hal", "in", "ka", "lor", "mi", "na", "or", "pe", "qui", "ra", "sen", "ta", "un",
+        "ver", "wo", "xa", "ye", "zu", "the", "ing",
+    ];
+    let mut text = String::with_capacity(len + 16);
+    while text.len() < len {
+        for _ in 0..=random.below(3) {
+            // Below the number of syllables.
+            text.push_str(SYLLABLES[random.below(24) as usize]);
+        }
+        text.push(' ');
+    }
+    text.truncate(len);
+    text
+}
+
 #[cfg(test)]
 mod tests;

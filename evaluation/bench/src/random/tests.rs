@@ -22,3 +22,11 @@ fn scattered_ranges_lie_in_the_file_and_touch_nothing() {
     assert!(offsets.windows(2).all(|pair| pair[0] + 100 < pair[1]));
     assert!(offsets.iter().all(|offset| offset + 100 <= 500_000));
 }
+
+#[test]
+fn text_has_the_length_asked_for_and_compresses() {
+    let text = text(&mut Random::new(5), 10_000);
+    assert_eq!(text.len(), 10_000);
+    let compressed = zstd::encode_all(text.as_bytes(), 3).unwrap();
+    assert!(compressed.len() < 5000, "{}", compressed.len());
+}

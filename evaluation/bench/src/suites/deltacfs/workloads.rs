@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::SuiteError;
-use crate::random::Random;
+use crate::random::{Random, random_bytes, text};
 use crate::traces::operation::{Operation, Timed};
 use crate::traces::{self, Pace, Replayer, Trace, Unmasked};
 
@@ -251,30 +251,6 @@ fn made() -> [Workload; 5] {
         },
     }},
 ]
-}
-
-fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Random::new(seed).fill(&mut bytes);
-    bytes
-}
-
-/// Generates words that compress like text.
-fn text(random: &mut Random, len: usize) -> String {
-    const SYLLABLES: [&str; 24] = [
-        "ba", "der", "ein", "ge", "hal", "in", "ka", "lor", "mi", "na", "or", "pe", "qui", "ra", "sen", "ta", "un",
-        "ver", "wo", "xa", "ye", "zu", "the", "ing",
-    ];
-    let mut text = String::with_capacity(len + 16);
-    while text.len() < len {
-        for _ in 0..=random.below(3) {
-            // Below the number of syllables.
-            text.push_str(SYLLABLES[random.below(24) as usize]);
-        }
-        text.push(' ');
-    }
-    text.truncate(len);
-    text
 }
 
 /// A document in the format of office programs: a container of compressed text and pictures, with a
