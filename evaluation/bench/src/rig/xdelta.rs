@@ -47,7 +47,8 @@ impl Xdelta {
         let command = |way: &str| {
             let mut command = program("xdelta3");
             command
-                .args([way, "-f", "-B", &WINDOW_BYTES.to_string(), "-s"])
+                // -D: compressed files would be unpacked, and packed again with other bytes.
+                .args([way, "-D", "-f", "-B", &WINDOW_BYTES.to_string(), "-s"])
                 .arg(&self.copy);
             command
         };
