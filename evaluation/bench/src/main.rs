@@ -66,6 +66,9 @@ enum Suite {
     Image,
     /// Back up a folder in use fifty times; compare with restic.
     History,
+    /// Measure what a save costs on the wire, however a program saves; compare with rsync and
+    /// xdelta3.
+    Saves(suites::saves::SavesArguments),
     /// Demonstrate the main job on real data; compare everything that is restored.
     Demo,
     /// Measure finders of deltas, and deltas from existing checksums (the figures of the SkySync
@@ -141,6 +144,10 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         Suite::Solfs(solfs) => {
             interrupt::install()?;
             return suites::solfs::run(solfs, options, arguments.json.as_deref());
+        }
+        Suite::Saves(saves) => {
+            interrupt::install()?;
+            return suites::saves::run(saves, options, arguments.json.as_deref());
         }
         Suite::Deltacfs(deltacfs) => {
             interrupt::install()?;

@@ -45,6 +45,61 @@ pub(crate) enum Goal {
     TimesPeer(f64, &'static str),
     /// At most this value.
     AtMost(f64),
+    /// At most a multiple of the least median of the peers that were measured, plus a constant, and
+    /// at most an absolute value, if there is one.
+    TimesBest {
+        factor: f64,
+        peers: &'static [&'static str],
+        plus: f64,
+        at_most: Option<f64>,
+    },
+}
+
+impl Goal {
+    /// The largest median that meets the goal; `None` if no peer was measured to compare with, and
+    /// then the goal is not met.
+    pub(crate) fn limit(self, peers: &BTreeMap<&'static str, f64>) -> Option<f64> {
+        match self {
+            Self::AtMost(limit) => Some(limit),
+            Self::TimesPeer(factor, peer) => Some(factor * peers.get(peer)?),
+            Self::TimesBest {
+                factor,
+                peers: names,
+                plus,
+                at_most,
+            } => {
+                let best = names
+                    .iter()
+                    .filter_map(|name| peers.get(name))
+                    .copied()
+                    .min_by(f64::total_cmp)?;
+                let relative = factor * best + plus;
+                Some(at_most.map_or(relative, |limit| limit.min(relative)))
+            }
+        }
+    }
+
+    fn text(self, limit: Option<f64>) -> String {
+        match (self, limit) {
+            (Self::TimesPeer(factor, peer), _) => format!("<= {factor} x {peer}"),
+            (Self::TimesBest { at_most: Some(_), .. } | Self::AtMost(_), Some(limit)) => {
+                format!("<= {}", number(limit))
+            }
+            (
+                Self::TimesBest {
+                    factor, peers, plus, ..
+                },
+                Some(limit),
+            ) => format!(
+                "<= {} ({factor} x the least of {} + {})",
+                number(limit),
+                peers.join(", "),
+                number(plus)
+            ),
+            (Self::TimesBest { factor, peers, .. }, None) => format!("<= {factor} x the least of {}", peers.join(", ")),
+            (Self::AtMost(limit), None) => format!("<= {}", number(limit)),
+        }
+    }
 }
 
 /// The name and the unit of a metric, and its goal.
@@ -67,15 +122,9 @@ pub(crate) fn record(suite: &'static str, case: &str, metric: Metric, results: &
         .filter(|(name, _)| **name != OURS)
         .map(|(name, samples)| (*name, samples.median()))
         .collect();
-    let (goal, met) = match metric.goal {
-        None => (None, None),
-        Some(Goal::AtMost(limit)) => (Some(format!("<= {}", number(limit))), Some(ours.median() <= limit)),
-        Some(Goal::TimesPeer(factor, peer)) => (
-            Some(format!("<= {factor} x {peer}")),
-            // A goal relative to a peer that was not measured is not met.
-            Some(peers.get(peer).is_some_and(|theirs| ours.median() <= factor * theirs)),
-        ),
-    };
+    let limit = metric.goal.and_then(|goal| goal.limit(&peers));
+    let goal = metric.goal.map(|goal| goal.text(limit));
+    let met = metric.goal.map(|_| limit.is_some_and(|limit| ours.median() <= limit));
     Some(Record {
         suite,
         case: case.to_owned(),
@@ -101,13 +150,16 @@ pub(crate) fn record(suite: &'static str, case: &str, metric: Metric, results: &
     })
 }
 
-/// Writes the records as a table: medians, with the smallest and the largest value in brackets.
+/// Writes the records as a table: medians, with the smallest and the largest value in brackets if
+/// these differ.
 pub(crate) fn write_table(out: &mut impl Write, records: &[Record]) -> io::Result<()> {
     let mut rows = vec![["case", "metric", "ours", "peers", "goal", "met"].map(str::to_owned)];
     for record in records {
         let value = |name: &str, median: f64| match record.spread.get(name) {
-            Some(spread) => format!("{} [{} .. {}]", number(median), number(spread.min), number(spread.max)),
-            None => number(median),
+            Some(spread) if spread.min < spread.max => {
+                format!("{} [{} .. {}]", number(median), number(spread.min), number(spread.max))
+            }
+            _ => number(median),
         };
         let peers: Vec<String> = record
             .peers

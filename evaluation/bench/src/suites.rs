@@ -5,5 +5,6 @@ pub(crate) mod deltafs;
 pub(crate) mod extents;
 pub(crate) mod history;
 pub(crate) mod image;
+pub(crate) mod saves;
 pub(crate) mod skysync;
 pub(crate) mod solfs;

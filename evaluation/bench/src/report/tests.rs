@@ -60,3 +60,20 @@ fn the_table_shows_medians_spreads_and_goals() {
             .replace("peers                    goal", "peers                   goal")
     );
 }
+
+#[test]
+fn goals_of_the_best_peer_take_the_least_that_was_measured() {
+    let goal = |at_most| Goal::TimesBest {
+        factor: 1.5,
+        peers: &["rsync", "xdelta3"],
+        plus: 2.0,
+        at_most,
+    };
+    let both = BTreeMap::from([("rsync", 10.0), ("xdelta3", 6.0), ("other", 1.0)]);
+    let one = BTreeMap::from([("rsync", 10.0)]);
+    assert_eq!(goal(None).limit(&both), Some(11.0));
+    assert_eq!(goal(None).limit(&one), Some(17.0));
+    assert_eq!(goal(Some(12.0)).limit(&one), Some(12.0));
+    assert_eq!(goal(Some(12.0)).limit(&both), Some(11.0));
+    assert_eq!(goal(Some(12.0)).limit(&BTreeMap::new()), None);
+}

@@ -256,9 +256,24 @@ impl Byteback {
 
     /// Backs up a folder that is not mounted; `delta` selects the way of finding changes.
     pub(crate) fn backup_unmounted(&self, server: &Server, folder: &Path, delta: &str) -> Result<Backup, SuiteError> {
-        let (server_before, wire_before) = (server.process.cost()?, server.proxy.settled()?);
         let mut command = self.command();
-        let finished = run(command.args(["backup", "--json", "--delta", delta]).arg(folder))?;
+        self.without_mount(server, command.args(["backup", "--json", "--delta", delta]).arg(folder))
+    }
+
+    /// Makes the server's folder `name` equal to `folder`, which is neither mounted nor bound.
+    pub(crate) fn push(&self, server: &Server, folder: &Path, name: &str) -> Result<Backup, SuiteError> {
+        let mut command = self.command();
+        command.args(["push", "--json", "--delete"]).arg(folder);
+        command.arg(server.repository(name));
+        // Only the first push needs the code; the later ones ignore it.
+        command.arg("--join-token-file").arg(server.data.join("join-token"));
+        self.without_mount(server, &mut command)
+    }
+
+    /// Runs a command that saves a folder by itself, without a mount's daemon.
+    fn without_mount(&self, server: &Server, command: &mut Command) -> Result<Backup, SuiteError> {
+        let (server_before, wire_before) = (server.process.cost()?, server.proxy.settled()?);
+        let finished = run(command)?;
         let wire = server.proxy.settled()?.since(wire_before);
         Ok(Backup {
             summary: summary(&finished)?,

@@ -17,6 +17,8 @@ const WINDOW_BYTES: u32 = 256 << 20;
 pub(crate) struct Xdelta {
     copy: PathBuf,
     work: PathBuf,
+    /// The server has no old file.
+    is_from_nothing: bool,
 }
 
 /// The cost of an update.
@@ -38,6 +40,15 @@ impl Xdelta {
         Self {
             copy: copy.to_owned(),
             work: work.to_owned(),
+            is_from_nothing: false,
+        }
+    }
+
+    /// The file `copy` is missing: the first update is compressed by itself.
+    pub(crate) fn from_nothing(copy: &Path, work: &Path) -> Self {
+        Self {
+            is_from_nothing: true,
+            ..Self::new(copy, work)
         }
     }
 
@@ -46,10 +57,11 @@ impl Xdelta {
         let [delta, new] = ["xdelta.delta", "xdelta.new"].map(|name| self.work.join(name));
         let command = |way: &str| {
             let mut command = program("xdelta3");
-            command
-                // -D: compressed files would be unpacked, and packed again with other bytes.
-                .args([way, "-D", "-f", "-B", &WINDOW_BYTES.to_string(), "-s"])
-                .arg(&self.copy);
+            // -D: compressed files would be unpacked, and packed again with other bytes.
+            command.args([way, "-D", "-f", "-B", &WINDOW_BYTES.to_string()]);
+            if !self.is_from_nothing {
+                command.arg("-s").arg(&self.copy);
+            }
             command
         };
         let encoded = run(command("-e").arg(source).arg(&delta))?;

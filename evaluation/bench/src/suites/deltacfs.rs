@@ -9,7 +9,7 @@
 //!
 //! Peers that are not installed are left out and named; the repository's own build is enough.
 
-mod keepers;
+pub(super) mod keepers;
 mod latency;
 mod local;
 mod traffic;

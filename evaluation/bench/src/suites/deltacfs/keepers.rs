@@ -32,15 +32,15 @@ const NAME: &str = "bench";
 
 /// The cost at both ends, and the traffic between them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spent {
-    pub(super) client_cpu_s: f64,
-    pub(super) server_cpu_s: f64,
-    pub(super) up_bytes: u64,
-    pub(super) down_bytes: u64,
+pub(in crate::suites) struct Spent {
+    pub(in crate::suites) client_cpu_s: f64,
+    pub(in crate::suites) server_cpu_s: f64,
+    pub(in crate::suites) up_bytes: u64,
+    pub(in crate::suites) down_bytes: u64,
 }
 
 impl Spent {
-    fn since(self, earlier: Self) -> Self {
+    pub(in crate::suites) fn since(self, earlier: Self) -> Self {
         Self {
             client_cpu_s: self.client_cpu_s - earlier.client_cpu_s,
             server_cpu_s: self.server_cpu_s - earlier.server_cpu_s,
@@ -51,7 +51,7 @@ impl Spent {
 }
 
 /// A contender that keeps a copy. It begins when the copy equals the folder.
-pub(super) trait Keeper {
+pub(in crate::suites) trait Keeper {
     /// Brings the copy up to date with the folder, or waits until it is.
     fn bring(&mut self) -> Result<(), SuiteError>;
 
@@ -130,7 +130,7 @@ pub(super) fn begin(
 }
 
 /// `byteback sync` and `byteback serve`.
-pub(super) struct Ours {
+pub(in crate::suites) struct Ours {
     mount: Mount,
     server: Server,
     byteback: Byteback,
@@ -145,8 +145,8 @@ impl Ours {
         Self::begin_with(workload.delay_ms, folder, work)
     }
 
-    /// Begins with this delay after a change before it is sent.
-    pub(super) fn begin_with(delay_ms: u64, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
+    /// Like [`begin`], with this delay after a change before it is sent.
+    pub(in crate::suites) fn begin_with(delay_ms: u64, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
         let (home, store) = (work.join("home"), work.join("store"));
         fs::create_dir(&home)?;
         fs::create_dir(&store)?;
