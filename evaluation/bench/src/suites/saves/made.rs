@@ -24,7 +24,7 @@ const TAIL_BYTES: usize = 500_000;
 /// The end of the tail, which is new in each save.
 const NEW_TAIL_BYTES: usize = 100_000;
 const SAVES: usize = 23;
-const SAVES_QUICK: usize = 4;
+const SAVES_QUICK: usize = 3;
 const DOCUMENT_KB: f64 = 3000.0;
 
 const INSERTED_BYTES: usize = 64 << 10;
@@ -54,7 +54,7 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
         (100_000_000, 8_000_000)
     };
     let saves = if quick { SAVES_QUICK } else { SAVES };
-    let small_writes = if quick { 8 } else { 40 };
+    let small_writes = if quick { 6 } else { 40 };
     let (film_bytes, directory_bytes) = if quick {
         (2_000_000, 4_000_000)
     } else {
