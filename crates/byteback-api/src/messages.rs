@@ -396,8 +396,12 @@ pub struct DiffPage {
 /// Maximum number of files in one `POST .../digests`.
 pub const DIGESTS_MAX: usize = 1000;
 
-/// Longest contents that `POST .../digests` digests, in bytes.
+/// Longest contents that `POST .../digests` digests in any case, in bytes.
 pub const DIGESTED_LEN_MAX: u64 = 64 * 1024;
+
+/// Most bytes of longer contents that one `POST .../digests` digests. Servers from before this
+/// bound digest none of them.
+pub const DIGESTED_TOTAL_MAX: u64 = 64 * 1024 * 1024;
 
 /// Body of `POST .../digests`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -412,7 +416,8 @@ pub struct WantedDigests {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digests {
     /// The digest of each file's contents in the order of the request, hexadecimal; null if the
-    /// node is not a file, is longer than [`DIGESTED_LEN_MAX`], or cannot be read.
+    /// node is not a file or cannot be read, or if it is longer than [`DIGESTED_LEN_MAX`] and the
+    /// longer files up to it have more than [`DIGESTED_TOTAL_MAX`] bytes together.
     pub digests: Vec<Option<String>>,
 }
 

@@ -44,6 +44,10 @@ pub enum Change {
     Attributes,
     /// The path is removed.
     Removed,
+    /// A push: the path has what a path that is gone had.
+    Moved,
+    /// A push: the path gets the content of another path there.
+    Copied,
 }
 
 /// Something worth reporting.

@@ -12,18 +12,24 @@
 //! is a directory there, ends in a slash, or is the folder itself. A slash behind a local directory
 //! means nothing.
 //!
+//! *Moved and copied* files are looked for in the server's files of other paths (`compare/late`,
+//! `compare/elsewhere`); their contents are proven by digests before anything rests on them.
+//!
 //! *Identity* follows the path: a file keeps its identity at the server while there is one of its
-//! kind at its path. Names of one local inode become names of one file; names that are one file at
-//! the server and two here are separated. A name that is not compared (outside the place, excluded,
-//! or gone here without [`PushOptions::delete`]) keeps its content: a file that changed is
-//! separated from it (`names`).
+//! kind at its path. A file or directory whose path is new and whose former one is gone and removed
+//! ([`PushOptions::delete`]) keeps it too: its versions go on, and a directory costs one name. All
+//! others are new nodes with copied contents: the server's names stay as they are. Names of one
+//! local inode become names of one file; names that are one file at the server and two here are
+//! separated. A name that is not compared (outside the place, excluded, or gone here without
+//! [`PushOptions::delete`]) keeps its content: a file that changed is separated from it (`names`).
 //!
 //! *One batch*: a run is applied as a whole or not at all, and all others see either. It builds on
 //! the sequence number that was compared with: if another client has changed the same files since,
 //! the server refuses it (first write wins), and nothing happened. A server takes 20 million
 //! records in a batch, which is some seven million new files; push more directory by directory.
-//! Memory: the names of a directory on both ends, 16 bytes for each file that both have, and the
-//! parts on their way.
+//! Memory: the names of a directory on both ends, 16 bytes for each node that both have, the parts
+//! on their way; and with limits 48 bytes for each file of the server, the names that are new here,
+//! and the entries that only the server has.
 //!
 //! *A file that changes while it is read* is tried once more, then left as the server has it and
 //! reported.
@@ -42,8 +48,8 @@
 //!
 //! Without a state, everything is sent again, and staged parts expire at the server after a day.
 //!
-//! Out of scope: holding the tree still (a mounted folder's backup does), recognising renamed
-//! nodes, printing.
+//! Out of scope: holding the tree still (a mounted folder's backup does), recognising renamed links
+//! and special files, printing.
 
 mod compare;
 mod destination;

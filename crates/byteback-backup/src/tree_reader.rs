@@ -52,6 +52,17 @@ impl<'a> TreeReader<'a> {
         path: &[u8],
         mut each: impl FnMut(EntryInfo) -> Result<()>,
     ) -> Result<()> {
+        self.entries_while(dir, path, |entry| each(entry).map(|()| true))
+            .map(drop)
+    }
+
+    /// Like [`Self::entries`], as long as `each` wants more; returns whether it got all.
+    pub(crate) fn entries_while(
+        &mut self,
+        dir: FileId,
+        path: &[u8],
+        mut each: impl FnMut(EntryInfo) -> Result<bool>,
+    ) -> Result<bool> {
         if !self.visited.insert(dir) {
             return Err(BackupError::hostile(format!(
                 "directory {dir} occurs twice, the second time at '{}'",
@@ -85,11 +96,13 @@ impl<'a> TreeReader<'a> {
                 }
                 last = Some(name.to_vec());
                 check_attributes(&entry.node, name)?;
-                each(entry)?;
+                if !each(entry)? {
+                    return Ok(false);
+                }
             }
             match page.next_cursor {
                 Some(next) => cursor = Some(next),
-                None => return Ok(()),
+                None => return Ok(true),
             }
         }
     }

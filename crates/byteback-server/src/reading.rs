@@ -12,8 +12,8 @@ use crate::problem::{Answer, parameter, refuse, respond};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use byteback_api::messages::{
-    BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, DIGESTED_LEN_MAX, DIGESTS_MAX, Digests, VerifyEvent, WantedContents,
-    WantedDigests,
+    BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, DIGESTED_LEN_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX, Digests,
+    VerifyEvent, WantedContents, WantedDigests,
 };
 use byteback_api::problem::Code;
 use byteback_api::{MEDIA_BUNDLE, MEDIA_DELTA, MEDIA_JSON_LINES};
@@ -172,7 +172,8 @@ pub(crate) async fn digests(mut call: Call) -> Answer {
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let digests = blocking(move || store.short_digests(&folder, wanted.at, &wanted.files, DIGESTED_LEN_MAX)).await?;
+    let bounds = (DIGESTED_LEN_MAX, DIGESTED_TOTAL_MAX);
+    let digests = blocking(move || store.digests(&folder, wanted.at, &wanted.files, bounds)).await?;
     drop(permit);
     json(&Digests {
         digests: digests.into_iter().map(|digest| digest.map(convert::hex)).collect(),

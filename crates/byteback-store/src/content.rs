@@ -90,21 +90,23 @@ impl Store {
 }
 
 impl Store {
-    /// The digests of contents of at most `len_max` bytes at a moment, in the order asked; `None`
+    /// The digests of contents at a moment, in the order asked: of those of at most `len_max`
+    /// bytes, and of longer ones as long as these have at most `total_max` bytes together. `None`
     /// for a file that is missing, too long or unreadable.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
-    pub fn short_digests(
+    pub fn digests(
         &self,
         folder: &str,
         at: Seq,
         files: &[FileId],
-        len_max: u64,
+        (len_max, total_max): (u64, u64),
     ) -> Result<Vec<Option<[u8; DIGEST_LEN]>>, StoreError> {
         self.content_moment(folder, at)?;
-        let digest = |file: &FileId| unless_per_file(self.short_digest(folder, at, *file, len_max));
-        files.iter().map(digest).collect()
+        let mut room = total_max;
+        let mut digest = |file: &FileId| unless_per_file(self.digest_within(folder, at, *file, len_max, &mut room));
+        files.iter().map(&mut digest).collect()
     }
 
     /// Contents of at most `len_max` bytes at a moment as a bundle ([`byteback_delta::bundle`]), in
@@ -160,16 +162,22 @@ impl Store {
         existing_seq(&folder_row(&*catalog, folder)?, Some(at))
     }
 
-    fn short_digest(
+    /// A digest, unless the content is longer than `len_max` and than the `room` for long ones,
+    /// which it takes.
+    fn digest_within(
         &self,
         folder: &str,
         at: Seq,
         file: FileId,
         len_max: u64,
+        room: &mut u64,
     ) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
         let mut reader = self.content(folder, file, Some(at), None)?;
         if reader.size() > len_max {
-            return Ok(None);
+            match room.checked_sub(reader.size()) {
+                Some(left) => *room = left,
+                None => return Ok(None),
+            }
         }
         let mut digest = ContentDigest::new(reader.size());
         let mut chunk = Vec::new();

@@ -128,6 +128,8 @@ impl Progress {
             Change::Content => 'M',
             Change::Attributes => 'a',
             Change::Removed => '-',
+            Change::Moved => '>',
+            Change::Copied => '=',
         };
         self.above_bar(|| {
             let _ = match self.output.json {

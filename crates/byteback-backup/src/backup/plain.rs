@@ -97,8 +97,8 @@ impl<'a> ContentSender<'a> {
         }
     }
 
-    /// Adds the node `id` with its content to the batch; `server_has` if the server has a content
-    /// of it.
+    /// Adds the node `id` with its content to the batch, as its difference from the server's file
+    /// `base`, if there is one.
     ///
     /// # Errors
     /// Those that end the whole batch. `Ok(Err)`: this file cannot be read; the batch is as if it
@@ -108,7 +108,7 @@ impl<'a> ContentSender<'a> {
         content: &LocalContent,
         id: FileId,
         attributes: &Attributes,
-        server_has: bool,
+        base: Option<FileId>,
         stream: &mut PartStream<'_, '_>,
     ) -> Result<Result<SentContent, ServiceError>> {
         let known = Known {
@@ -116,7 +116,7 @@ impl<'a> ContentSender<'a> {
             log: LogKnowledge::Whole(WholeReason::Untracked),
             size_bytes: attributes.size,
             searchable_bytes: 0,
-            server_has,
+            server_has: base.is_some(),
             answers: self.answers,
             proof_refused: self.proof_refused,
             conditions: self.conditions(),
@@ -151,8 +151,8 @@ impl<'a> ContentSender<'a> {
             let file = Examined {
                 node: NO_NUMBER,
                 id,
-                at_server: id,
-                is_followed: false,
+                at_server: base.unwrap_or(id),
+                is_followed: base.is_some_and(|base| base != id),
                 attributes,
                 ranges: None,
             };

@@ -3,35 +3,42 @@
 //! Directories are taken one after the other; of each, the names of both ends are merged in byte
 //! order, so the same two trees make the same batch. A directory that cannot be listed here is left
 //! at the server as it is, even with removing on: its entries are unknown.
+//!
+//! New names and changed contents wait until the directories that both ends have were compared
+//! (`late`), because they may be at the server under other names (`known`, `elsewhere`).
+
+mod contents;
+mod elsewhere;
+mod known;
+mod late;
 
 use super::Job;
 use super::destination::{Place, made_directory};
 use super::names::ComparedNames;
 use super::report::PushReport;
 use super::resume::Record;
-use crate::backup::{ContentSender, PartStream, UnsavedFile};
+use crate::backup::{ContentSender, DeltaChoice, PartStream, UnsavedFile};
 use crate::error::{BackupError, Result};
-use crate::local_node::{LocalContent, LocalNode};
+use crate::local_node::LocalNode;
 use crate::monitor::{Change, Event, check_cancelled};
 use crate::restore::{is_partial_name, mark_ancestors};
-use crate::same_content::is_same_content;
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::Digest;
-use byteback_api::batch::ProofRecord;
 use byteback_api::messages::EntryInfo;
 use byteback_host::tree::{self, Descent};
 use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeInfo, NodeKind, NodeRecord};
+use known::{Elsewhere, LOOSE_MAX, Later, Loose, Removal};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::iter::Peekable;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Attempts to read a file that changes meanwhile.
-const TRIES: usize = 2;
+/// Most names that wait for the second round.
+const LATER_MAX: usize = 100_000;
 
 /// A directory to compare.
 struct Directory {
@@ -40,6 +47,8 @@ struct Directory {
     id: FileId,
     /// Whether the server has it.
     is_there: bool,
+    /// Whether the server has it under another path: it is a guess which one it is.
+    is_moved: bool,
 }
 
 /// A name in a directory being compared.
@@ -49,6 +58,8 @@ struct Name<'d> {
     name: OsString,
     /// Below the source.
     path: Vec<u8>,
+    /// Whether its directory was moved.
+    is_moved: bool,
 }
 
 pub(super) struct Comparison<'a, 'scope, 'env> {
@@ -62,8 +73,9 @@ pub(super) struct Comparison<'a, 'scope, 'env> {
     at_server: Vec<u8>,
     /// The file system of the source.
     device: u64,
-    /// Files of the server whose identity is taken by a local inode.
+    /// Nodes of the server whose identity is taken by a local inode.
     taken: HashSet<FileId>,
+    elsewhere: Elsewhere,
     /// Local inodes with several names, and their files at the server; `None`: they could not be
     /// sent.
     linked: HashMap<(u64, u64), Option<FileId>>,
@@ -100,6 +112,11 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             at_server: Vec::new(),
             device: 0,
             taken: HashSet::new(),
+            elsewhere: Elsewhere {
+                is_sought: !proof_refused && job.options.delta != DeltaChoice::Full,
+                is_gathering: false,
+                ..Elsewhere::default()
+            },
             linked: HashMap::new(),
             compared_dirs: None,
             compared_names: None,
@@ -139,6 +156,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             parent: place.dir,
             name: own_name,
             path: name.as_bytes().to_vec(),
+            is_moved: false,
         };
         let there = there.clone().map(|node| EntryInfo {
             name: name.clone(),
@@ -172,13 +190,23 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         tree::read_dir(&root, 0).map_err(cannot)?;
         let mut reader = self.reader();
         let mut way = Descent::new(&root).map_err(cannot)?;
-        let mut to_do = vec![Directory {
+        let whole = Directory {
             path: Vec::new(),
             id: place.dir,
             is_there: place.dir_node.is_some(),
-        }];
+            is_moved: false,
+        };
+        self.taken.insert(place.dir);
+        self.elsewhere.is_sought &= whole.is_there;
+        self.elsewhere.is_gathering = self.elsewhere.is_sought;
+        self.walk(&mut way, vec![whole], &mut reader)?;
+        self.late(&mut way, &mut reader)
+    }
+
+    /// Compares directories with everything below them, except for what waits.
+    fn walk(&mut self, way: &mut Descent, mut to_do: Vec<Directory>, reader: &mut TreeReader<'_>) -> Result<()> {
         while let Some(directory) = to_do.pop() {
-            let mut below = self.directory(&mut way, &directory, &mut reader)?;
+            let mut below = self.directory(way, &directory, reader)?;
             // The first one comes next.
             below.reverse();
             to_do.extend(below);
@@ -211,12 +239,27 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         names.retain(|name| !is_partial_name(name.as_bytes()));
         names.sort_unstable();
         let mut at_server = Vec::new();
-        if directory.is_there {
+        if let Some(listed) = self.elsewhere.listed.remove(&directory.id) {
+            at_server = listed;
+        } else if directory.is_there {
             reader.entries(directory.id, &directory.path, |entry| {
                 at_server.push(entry);
                 Ok(())
             })?;
         }
+        if self.elsewhere.is_gathering {
+            at_server.iter().for_each(|entry| self.elsewhere.known.add(&entry.node));
+        }
+        if directory.is_moved {
+            // Names that it has still belong to it.
+            for entry in &at_server {
+                let name = OsStr::from_bytes(entry.name.as_bytes());
+                if names.binary_search_by(|known| known.as_os_str().cmp(name)).is_ok() {
+                    self.elsewhere.loose.take(entry.node.id);
+                }
+            }
+        }
+        self.prepare_directory(&dir, (&names, directory.is_moved), &at_server)?;
         let mut at_server = at_server.into_iter().peekable();
         let mut below = Vec::new();
         for name in names {
@@ -228,6 +271,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                 parent: directory.id,
                 path: join_path(&directory.path, name.as_bytes()),
                 name,
+                is_moved: directory.is_moved,
             };
             below.extend(self.name(&place, &shown, there.as_ref())?);
         }
@@ -255,10 +299,14 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
 
     /// Deals with a name that only the server has.
     fn other(&mut self, directory: &Directory, entry: EntryInfo) -> Result<()> {
+        let path = join_path(&directory.path, entry.name.as_bytes());
         if !self.job.options.delete {
+            let is_directory = entry.node.attributes.kind == NodeKind::Directory;
+            if self.elsewhere.is_gathering && !self.job.options.exclude.is_excluded(&path, is_directory) {
+                self.elsewhere.only_there(&entry, &path);
+            }
             return Ok(());
         }
-        let path = join_path(&directory.path, entry.name.as_bytes());
         // For all directories at once: asked one by one, a deep tree would be listed as often as it
         // is deep.
         let holding = self.holding_excluded(&entry, &path)?;
@@ -270,14 +318,52 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             }
             if holding.contains(&path) {
                 self.reader().entries(entry.node.id, &path, |below| {
+                    if self.elsewhere.is_gathering {
+                        self.elsewhere.known.add(&below.node);
+                    }
                     to_do.push((entry.node.id, join_path(&path, below.name.as_bytes()), below));
                     Ok(())
                 })?;
                 continue;
             }
-            self.entry(dir, entry.name, None)?;
+            self.gone(dir, path, entry)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a name at the server, or notes it for the end: its node may have another name here.
+    fn gone(&mut self, parent: FileId, path: Vec<u8>, entry: EntryInfo) -> Result<()> {
+        let elsewhere = &mut self.elsewhere;
+        if !elsewhere.is_sought || elsewhere.removals.len() >= LOOSE_MAX {
+            elsewhere.loose.take(entry.node.id);
+            elsewhere.removals.remove(&(parent, entry.name.clone()));
+            self.entry(parent, entry.name, None)?;
             self.report.removed += 1;
             self.tell(&path, Change::Removed);
+            return Ok(());
+        }
+        let key = (parent, entry.name.clone());
+        if elsewhere.removals.contains_key(&key) {
+            return Ok(());
+        }
+        if elsewhere.is_gathering {
+            elsewhere.only_there(&entry, &path);
+        }
+        let is_moved = self.taken.contains(&entry.node.id);
+        elsewhere.removals.insert(
+            key,
+            Removal {
+                path: path.clone(),
+                is_moved,
+            },
+        );
+        if !is_moved {
+            elsewhere.loose.add(Loose {
+                parent,
+                name: entry.name,
+                path,
+                node: entry.node,
+            });
         }
         Ok(())
     }
@@ -357,27 +443,13 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                 return Ok(None);
             }
         }
+        if self.waits(place, there, &node) {
+            return Ok(None);
+        }
         if is_directory {
-            let id = match same_kind {
-                Some(entry) => {
-                    self.existing(entry.node.id, &place.path, attributes, &entry.node.attributes)?;
-                    entry.node.id
-                }
-                None => {
-                    let id = self.new_id(&place.path);
-                    self.node(id, attributes)?;
-                    self.entry(place.parent, name_there.clone(), Some(id))?;
-                    self.report.dirs_new += 1;
-                    self.tell(&place.path, Change::New);
-                    id
-                }
-            };
-            self.count_total(0);
-            return Ok(Some(Directory {
-                path: place.path.clone(),
-                id,
-                is_there: same_kind.is_some(),
-            }));
+            return self
+                .a_directory(place, name_there, same_kind, (node, attributes))
+                .map(Some);
         }
         let inode = (node.stat.dev, node.stat.ino);
         let has_names = node.stat.nlink > 1;
@@ -392,32 +464,107 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         let mut same = same_kind.filter(|entry| self.taken.insert(entry.node.id));
         let mut node = node;
         if let Some(entry) = same
-            && self.changes_other_names(&mut node, &attributes, &entry.node)?
+            && self.changes_other_names(&mut node, &attributes, &entry.node, place.is_moved)?
         {
             self.taken.remove(&entry.node.id);
             same = None;
         }
         let id = same.map_or_else(|| self.new_id(&place.path), |entry| entry.node.id);
-        let is_sent = self.file(place, node, id, same.map(|entry| &entry.node))?;
+        let sent = self.file(place, node, id, same.map(|entry| &entry.node))?;
         if has_names {
-            self.linked.insert(inode, is_sent.then_some(id));
+            self.linked.insert(inode, sent);
         }
-        if is_sent && same.is_none() {
+        if let Some(id) = sent.filter(|_| same.is_none()) {
             self.entry(place.parent, name_there.clone(), Some(id))?;
         }
         Ok(None)
     }
 
+    /// Whether a name waits for the second round: the server has its node under no name that was
+    /// met here, or its content not under this one.
+    fn waits(&mut self, place: &Name<'_>, there: Option<&EntryInfo>, node: &LocalNode) -> bool {
+        let elsewhere = &mut self.elsewhere;
+        if !elsewhere.is_gathering || elsewhere.later.len() >= LATER_MAX {
+            return false;
+        }
+        let stat = &node.stat;
+        let is_known = there.is_some_and(|entry| {
+            let there = &entry.node.attributes;
+            there.kind == stat.kind
+                && (stat.kind != NodeKind::File || (there.size, there.mtime_ns) == (stat.size, stat.mtime_ns))
+        });
+        let may_be_elsewhere = match stat.kind {
+            NodeKind::File => stat.size > 0,
+            kind => kind == NodeKind::Directory,
+        };
+        if is_known || !may_be_elsewhere {
+            return false;
+        }
+        elsewhere.later.push(Later {
+            parent: place.parent,
+            path: place.path.clone(),
+            is_directory: stat.kind == NodeKind::Directory,
+            size: stat.size,
+            mtime_ns: stat.mtime_ns,
+            there: there.cloned().map(Box::new),
+        });
+        true
+    }
+
+    /// Sends a directory itself.
+    fn a_directory(
+        &mut self,
+        place: &Name<'_>,
+        name_there: &ByteString,
+        same_kind: Option<&EntryInfo>,
+        (node, attributes): (LocalNode, Attributes),
+    ) -> Result<Directory> {
+        self.count_total(0);
+        let directory = |id: FileId, is_there: bool, is_moved: bool| Directory {
+            path: place.path.clone(),
+            id,
+            is_there,
+            is_moved,
+        };
+        // Another directory here may have its identity, if its parent was moved.
+        if let Some(entry) = same_kind.filter(|entry| self.taken.insert(entry.node.id)) {
+            self.existing(entry.node.id, &place.path, attributes, &entry.node.attributes)?;
+            return Ok(directory(entry.node.id, true, place.is_moved));
+        }
+        if let Some(loose) = self.claim_directory(name_there, &node, &attributes) {
+            let id = loose.node.id;
+            if !is_same_as_told(&attributes, &loose.node.attributes) {
+                self.node(id, attributes)?;
+            }
+            self.entry(place.parent, name_there.clone(), Some(id))?;
+            self.report.dirs_moved += 1;
+            self.tell(&place.path, Change::Moved);
+            return Ok(directory(id, true, true));
+        }
+        let id = self.new_id(&place.path);
+        self.node(id, attributes)?;
+        self.entry(place.parent, name_there.clone(), Some(id))?;
+        self.report.dirs_new += 1;
+        self.tell(&place.path, Change::New);
+        Ok(directory(id, false, false))
+    }
+
     /// Whether making a file of the server equal to this one would change names that are not
     /// compared.
-    fn changes_other_names(&mut self, node: &mut LocalNode, here: &Attributes, there: &NodeInfo) -> Result<bool> {
+    fn changes_other_names(
+        &mut self,
+        node: &mut LocalNode,
+        here: &Attributes,
+        there: &NodeInfo,
+        is_moved: bool,
+    ) -> Result<bool> {
         if there.names.is_none() {
             return Ok(false);
         }
         if is_same_as_told(here, &there.attributes) {
-            let is_other = here.kind == NodeKind::File && self.job.options.checksum;
+            let is_other = here.kind == NodeKind::File && (self.job.options.checksum || is_moved);
             // An unreadable file is not sent either.
-            if !is_other || !self.is_other_content(node, there)?.unwrap_or(false) {
+            if !is_other || !self.is_other_content(node, there, is_moved)?.unwrap_or(false) {
                 return Ok(false);
             }
         }
@@ -450,176 +597,6 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Sends a node other than a directory; returns whether the server has it now, or will.
-    fn file(&mut self, place: &Name<'_>, mut node: LocalNode, id: FileId, there: Option<&NodeInfo>) -> Result<bool> {
-        let kind = node.kind();
-        let mut reason = String::new();
-        for attempt in 0..TRIES {
-            if attempt > 0 {
-                match LocalNode::open(place.dir, &place.name) {
-                    Ok(again) if again.kind() == kind => node = again,
-                    _ => break,
-                }
-            }
-            match self.try_file(place, &mut node, id, there, attempt)? {
-                Ok(()) => return Ok(true),
-                Err(why) => reason = why,
-            }
-        }
-        self.failed(&place.path, &reason);
-        Ok(false)
-    }
-
-    /// The inner error is of this file, and the batch is then as if it had not been tried.
-    fn try_file(
-        &mut self,
-        place: &Name<'_>,
-        node: &mut LocalNode,
-        id: FileId,
-        there: Option<&NodeInfo>,
-        attempt: usize,
-    ) -> Result<Result<(), String>> {
-        let attributes = match node.attributes() {
-            Ok(attributes) => attributes,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let is_other_content = match (attributes.kind, there) {
-            (NodeKind::File, None) => attributes.size > 0,
-            (NodeKind::File, Some(there)) => match self.is_other_content(node, there)? {
-                Ok(is_other) => is_other,
-                Err(why) => return Ok(Err(why)),
-            },
-            _ => false,
-        };
-        if is_other_content {
-            if let Err(why) = self.content(node, id, there, attempt)? {
-                return Ok(Err(why));
-            }
-        } else {
-            self.count_total(0);
-        }
-        let change = match (there, is_other_content) {
-            (Some(there), false) => {
-                // As of the moment when its content was compared.
-                self.existing(id, &place.path, attributes, &there.attributes)?;
-                return Ok(Ok(()));
-            }
-            (Some(_), true) => {
-                self.report.files_changed += 1;
-                Change::Content
-            }
-            (None, _) => {
-                match attributes.kind {
-                    NodeKind::File => self.report.files_new += 1,
-                    _ => self.report.others_new += 1,
-                }
-                if !is_other_content {
-                    self.node(id, attributes)?;
-                }
-                Change::New
-            }
-        };
-        self.tell(&place.path, change);
-        Ok(Ok(()))
-    }
-
-    /// Whether the content differs from the server's, as far as the options ask to look. The inner
-    /// error is of this file.
-    fn is_other_content(&mut self, node: &mut LocalNode, there: &NodeInfo) -> Result<Result<bool, String>> {
-        let size = node.stat.size;
-        if size != there.attributes.size {
-            return Ok(Ok(true));
-        }
-        if !self.job.options.checksum || size == 0 {
-            return Ok(Ok(node.stat.mtime_ns != there.attributes.mtime_ns));
-        }
-        let opened = node.settle(self.job.server.clock()).and_then(|()| node.content());
-        let content = match opened {
-            Ok(content) if node.stat.size == size => content,
-            Ok(_) => return Ok(Ok(true)),
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let base = (self.job.server, self.job.folder, self.record.begun().base_seq);
-        let same = is_same_content(
-            base,
-            there.id,
-            |ranges, sink| content.read(ranges, sink),
-            size,
-            self.job.monitor,
-        )?;
-        self.report.read_bytes += content.read_bytes();
-        self.report.hashed_bytes += size;
-        Ok(same.map(|is_same| !is_same).map_err(|error| error.message))
-    }
-
-    /// Sends a node with its content; the inner error is of this file, and the batch is then as if
-    /// it had not been tried.
-    fn content(
-        &mut self,
-        node: &mut LocalNode,
-        id: FileId,
-        there: Option<&NodeInfo>,
-        attempt: usize,
-    ) -> Result<Result<(), String>> {
-        if self.stream.is_none() {
-            self.report.changed_bytes += node.stat.size;
-            self.count_total(node.stat.size);
-            return Ok(Ok(()));
-        }
-        let settled = node.settle(self.job.server.clock());
-        let opened = settled.and_then(|()| Ok((node.attributes()?, node.content()?)));
-        let (attributes, content) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return Ok(Err(error.to_string())),
-        };
-        let content = match self.record.is_resumed() {
-            true => content.with_digest(),
-            false => content,
-        };
-        let content = match attempt {
-            0 => content,
-            _ => content.only_read(),
-        };
-        self.count_total(attributes.size);
-        let server_has = there.is_some_and(|there| there.attributes.size > 0);
-        let Some(stream) = &mut self.stream else {
-            return Ok(Ok(()));
-        };
-        let sent = self.contents.send(&content, id, &attributes, server_has, stream)?;
-        self.report.read_bytes += content.read_bytes();
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(error) => return Ok(Err(error.message)),
-        };
-        self.note_unproven(&content, id, sent.is_proven);
-        self.report.changed_bytes += attributes.size;
-        self.report.literal_bytes += sent.literal_bytes;
-        self.report.hashed_bytes += sent.hashed_bytes;
-        self.report.found_bytes += sent.found_bytes;
-        Ok(Ok(()))
-    }
-
-    fn note_unproven(&mut self, content: &LocalContent, id: FileId, is_proven: bool) {
-        if let Some(digest) = content.digest().filter(|_| !is_proven) {
-            self.unproven.push((id, Digest(digest)));
-        }
-    }
-
-    /// Proves contents that may have gone with parts which an earlier run sent. Behind everything
-    /// else, so that those parts stay as they are.
-    pub(super) fn prove_resumed(&mut self) -> Result<()> {
-        let Some(stream) = &mut self.stream else { return Ok(()) };
-        for (id, digest) in std::mem::take(&mut self.unproven) {
-            stream.proof(&ProofRecord {
-                id,
-                digest,
-                sums: None,
-                ranges: Vec::new(),
-            })?;
-        }
-        Ok(())
-    }
-
     /// Sends the attributes of a node with the same content as at the server, if they differ.
     fn existing(&mut self, id: FileId, path: &[u8], here: Attributes, there: &Attributes) -> Result<()> {
         if is_same_as_told(&here, there) {
@@ -647,6 +624,10 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     }
 
     fn entry(&mut self, parent: FileId, name: ByteString, child: Option<FileId>) -> Result<()> {
+        if child.is_some() && !self.elsewhere.removals.is_empty() {
+            // Each name is sent once.
+            self.elsewhere.removals.remove(&(parent, name.clone()));
+        }
         let record = NameChange { parent, name, child };
         self.stream.as_mut().map_or(Ok(()), |stream| stream.entry(&record))
     }

@@ -26,13 +26,19 @@ pub struct PushReport {
     pub files_new: u64,
     /// Files with another content than at the server.
     pub files_changed: u64,
+    /// Files with the content of a file at a path that is gone here.
+    pub files_moved: u64,
+    /// Further files with a content that the server had in another file.
+    pub files_copied: u64,
     /// New directories.
     pub dirs_new: u64,
+    /// Directories that had another path before; files in them count as what became of them.
+    pub dirs_moved: u64,
     /// New links and special files, and further names of files.
     pub others_new: u64,
     /// Nodes of which only attributes changed.
     pub attributes_changed: u64,
-    /// Names removed at the server, including those below removed directories.
+    /// Names removed at the server whose nodes have not become others.
     pub removed: u64,
     /// Nodes that were the same on both ends.
     pub unchanged: u64,
@@ -79,7 +85,10 @@ impl PushReport {
         for (sum, more) in [
             (&mut self.files_new, earlier.files_new),
             (&mut self.files_changed, earlier.files_changed),
+            (&mut self.files_moved, earlier.files_moved),
+            (&mut self.files_copied, earlier.files_copied),
             (&mut self.dirs_new, earlier.dirs_new),
+            (&mut self.dirs_moved, earlier.dirs_moved),
             (&mut self.others_new, earlier.others_new),
             (&mut self.attributes_changed, earlier.attributes_changed),
             (&mut self.removed, earlier.removed),
@@ -103,7 +112,10 @@ impl PushReport {
         let counts = [
             self.files_new,
             self.files_changed,
+            self.files_moved,
+            self.files_copied,
             self.dirs_new,
+            self.dirs_moved,
             self.others_new,
             self.attributes_changed,
             self.removed,

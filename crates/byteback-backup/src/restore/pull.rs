@@ -308,7 +308,7 @@ impl<'a> Rules<'a> {
                 Change::New => counts.new += 1,
                 Change::Content => counts.changed += 1,
                 Change::Attributes => counts.attributes_changed += 1,
-                Change::Removed => {}
+                Change::Removed | Change::Moved | Change::Copied => {}
             }
         }
         self.monitor.event(Event::Changed { path: &path, change });

@@ -7,6 +7,7 @@
 //! | `examining` | whole files that are looked for in the server's version of them |
 //! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
 //! | `hostile` | answers that no honest server gives |
+//! | `pushing_moves` | files and directories that were moved or copied between pushes |
 //! | `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
 //! | `path_list` | a copy that follows the listed paths is the tree |
@@ -37,6 +38,7 @@ mod path_list;
 mod progress;
 mod pulling;
 mod pushing;
+mod pushing_moves;
 mod random_lives;
 mod replacing;
 mod restoring;

@@ -24,14 +24,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-struct Push {
-    rig: Rig,
-    options: PushOptions,
-    source: PathBuf,
+pub(crate) struct Push {
+    pub(crate) rig: Rig,
+    pub(crate) options: PushOptions,
+    pub(crate) source: PathBuf,
 }
 
 impl Push {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self::of(Rig::new(seed))
     }
 
@@ -43,7 +43,7 @@ impl Push {
         Self { rig, options, source }
     }
 
-    fn push(&self) -> Result<PushReport, BackupError> {
+    pub(crate) fn push(&self) -> Result<PushReport, BackupError> {
         self.push_to(b"")
     }
 
@@ -53,7 +53,7 @@ impl Push {
     }
 
     /// The server's content at a path, as files.
-    fn fetched(&self, path: &[u8]) -> PathBuf {
+    pub(crate) fn fetched(&self, path: &[u8]) -> PathBuf {
         let target = tempfile::tempdir_in(self.rig.temp.path()).unwrap().keep();
         let Rig { client, folder, .. } = &self.rig;
         let options = RestoreOptions::default();
@@ -71,22 +71,22 @@ impl Push {
         target
     }
 
-    fn keep_state(&mut self) {
+    pub(crate) fn keep_state(&mut self) {
         let dir = RealDir::create(self.rig.temp.path().join("state")).unwrap();
         self.options.state = Some(Arc::new(dir));
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.source.join(name)
     }
 }
 
-fn set_mtime(path: &Path, ns: i64) {
+pub(crate) fn set_mtime(path: &Path, ns: i64) {
     let file = File::open(path).unwrap();
     tree::set_times(&file, SetTime::Keep, SetTime::To(ns.into())).unwrap();
 }
 
-fn mtime_ns(path: &Path) -> i64 {
+pub(crate) fn mtime_ns(path: &Path) -> i64 {
     let metadata = fs::symlink_metadata(path).unwrap();
     metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec()
 }

@@ -29,7 +29,7 @@ slash or is the folder. Missing folders and directories are created.
 
 Either everything is applied at once, or nothing is. After an interruption, the same command
 continues where it stopped, within a day. With -n or -v each path is listed ('+' new, 'M' content
-changed, 'a' attributes changed, '-' removed). A file that cannot be read, or that changes while
+changed, 'a' attributes changed, '-' removed, '>' moved here, '=' copied at the server). A file that cannot be read, or that changes while
 it is read, is reported and left as the server has it; the exit code is then 3.")]
 pub(crate) struct PushArguments {
     /// The file or directory to send
@@ -179,7 +179,10 @@ fn found(report: &PushReport) -> String {
     let parts = counts(&[
         (report.files_new, "new file", "new files"),
         (report.files_changed, "changed file", "changed files"),
+        (report.files_moved, "moved file", "moved files"),
+        (report.files_copied, "copied file", "copied files"),
         (report.dirs_new, "new directory", "new directories"),
+        (report.dirs_moved, "moved directory", "moved directories"),
         (
             report.others_new,
             "new link or special file",

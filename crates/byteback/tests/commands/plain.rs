@@ -66,7 +66,7 @@ fn what_is_pushed_is_pulled_and_only_changes_travel() {
     fs::remove_file(tree.join("skip.tmp")).unwrap();
     fs::write(tree.join("new"), "new").unwrap();
     let would = world.run(&["push", "-n", "--delete", source, to]).fine();
-    let wanted = ["a .", "+ new", "- skip.tmp", "M dir/file"];
+    let wanted = ["a .", "+ new", "M dir/file", "- skip.tmp"];
     let reported: Vec<_> = would.stdout.lines().take(4).collect();
     assert_eq!(reported, wanted, "{}", would.stdout);
     would.says("Nothing was sent (dry run)");
