@@ -144,7 +144,8 @@ impl Pending {
             }
         }
         self.extents = self.ranges().map(ExtentSet::len).sum();
-        self.joins_at = self.extents_max.max(self.extents + room);
+        // A sixteenth more, so that looking at all of them costs little for each that comes.
+        self.joins_at = self.extents_max.max(self.extents + self.extents / 16);
     }
 
     /// Says which inode a node is that was written.
