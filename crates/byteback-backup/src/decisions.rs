@@ -33,8 +33,8 @@ const FILE_NAMES: [&str; 2] = ["decisions", "decisions.old"];
 /// Longest file, in bytes.
 const FILE_LEN_MAX: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
 
-/// Most files in the result of [`sent_shares`].
-const SHARES_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
+/// Most files in the result of [`former`].
+const FORMER_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
 /// How the bytes to send of a file were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -60,6 +60,9 @@ pub enum DeltaMethod {
     /// The log knew the ranges, and long ones were searched in the server's content by rsync's
     /// rolling checksums.
     LogSearched,
+    /// The log knew the ranges, and the blocks in them were looked up among those of the server's
+    /// content, wherever they lie there.
+    LogLookedUp,
     /// The file was sent whole.
     Full,
 }
@@ -114,16 +117,98 @@ pub enum Fallback {
     NotSummed,
     /// The server's version ends before the long ranges that the log reported.
     Appended,
+    /// The server's version has none of the blocks that were looked up.
+    FoundNothing,
 }
 
-/// How a file was saved the last time, and which share of its bytes was sent.
+/// The way in which the changes of a file were found so far, as far as the records reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Former {
+    /// The share of the file that was sent when it was last saved, if it was sent or looked for as
+    /// a whole then.
+    pub(crate) sent: Option<f64>,
+    searched: Option<Searches>,
+    looked_up: Option<Searches>,
+}
+
+/// The searches of one kind in the ranges that the log reported of a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FormerShare {
-    /// The method.
-    pub(crate) method: DeltaMethod,
-    /// The share that was sent: with [`DeltaMethod::LogSearched`] of the bytes that may have
-    /// changed, otherwise of all.
+pub(crate) struct Searches {
+    /// The share of the ranges that was sent after the last one.
     pub(crate) sent: f64,
+    /// Number of searches that found next to nothing, since one that found something.
+    in_vain: u32,
+    /// Number of times that the file was saved since the last one.
+    saves_since: u32,
+}
+
+/// A search is in vain if more than this share was sent.
+const SENT_IN_VAIN: f64 = 0.9;
+
+impl Former {
+    /// The searches by a method that searches reported ranges.
+    pub(crate) fn searches(&self, method: DeltaMethod) -> Option<Searches> {
+        match method {
+            DeltaMethod::LogSearched => self.searched,
+            DeltaMethod::LogLookedUp => self.looked_up,
+            _ => None,
+        }
+    }
+
+    /// Notes the next decision about the file.
+    fn note(&mut self, decision: &Decision) {
+        let method = match decision.fallback {
+            Some(Fallback::FoundNothing) => DeltaMethod::LogLookedUp,
+            _ => decision.method,
+        };
+        let sent_of = |bytes: u64| (decision.literal_bytes as f64 / bytes.max(1) as f64).min(1.0);
+        for searches in [&mut self.searched, &mut self.looked_up].into_iter().flatten() {
+            searches.saves_since = searches.saves_since.saturating_add(1);
+        }
+        let searches = match method {
+            DeltaMethod::LogSearched => &mut self.searched,
+            DeltaMethod::LogLookedUp => &mut self.looked_up,
+            _ => {
+                self.sent = Some(sent_of(decision.size_bytes));
+                return;
+            }
+        };
+        self.sent = None;
+        let sent = sent_of(decision.changed_bytes);
+        let in_vain = match sent > SENT_IN_VAIN {
+            true => searches.map_or(0, |before| before.in_vain).saturating_add(1),
+            false => 0,
+        };
+        *searches = Some(Searches {
+            sent,
+            in_vain,
+            saves_since: 0,
+        });
+    }
+}
+
+impl Searches {
+    /// A single one, after which this share was sent.
+    #[cfg(test)]
+    pub(crate) fn after(sent: f64) -> Self {
+        Self {
+            sent,
+            in_vain: u32::from(sent > SENT_IN_VAIN),
+            saves_since: 0,
+        }
+    }
+
+    /// Whether a search is left out: after each one in vain, twice as many saves pass without one,
+    /// so that a file in which nothing is ever found costs little.
+    pub(crate) fn is_paused(&self) -> bool {
+        let paused_saves = (1_u32 << self.in_vain.min(6)) - 1;
+        self.saves_since < paused_saves
+    }
+
+    /// The share that is likely to be sent after the next one; `None` after one in vain.
+    pub(crate) fn expected_share(&self) -> Option<f64> {
+        (self.in_vain == 0).then_some(self.sent)
+    }
 }
 
 /// How one file was saved.
@@ -306,19 +391,19 @@ pub fn last_decision(dir: &dyn DurableDir, tree: TreeId, node: NodeId) -> io::Re
     Ok(last)
 }
 
-/// The share of each file that was sent when it was last saved: the best guess for the next time.
-/// At most [`SHARES_MAX`] files; unreadable ones are left out.
-pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, FormerShare> {
-    let mut shares = HashMap::new();
+/// How each file was saved so far: the best guess for the next time. At most [`FORMER_MAX`] files;
+/// unreadable ones are left out.
+pub(crate) fn former(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, Former> {
+    let mut former = HashMap::new();
     let mut section = Sections::default();
     for name in FILE_NAMES.iter().rev() {
         let Ok(file) = dir.open(name, OpenMode::Existing) else {
             continue;
         };
         // Frames before the damage count.
-        let _ = wire::for_each_frame(file.as_ref(), |frame| section.take(&frame, tree, &mut shares));
+        let _ = wire::for_each_frame(file.as_ref(), |frame| section.take(&frame, tree, &mut former));
     }
-    shares
+    former
 }
 
 /// Backups whose frames are being read for all files.
@@ -326,11 +411,11 @@ pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId,
 struct Sections {
     batch: u64,
     is_of_tree: bool,
-    pending: Vec<(NodeId, FormerShare)>,
+    pending: Vec<Decision>,
 }
 
 impl Sections {
-    fn take(&mut self, frame: &Frame<'_>, asked: TreeId, shares: &mut HashMap<NodeId, FormerShare>) {
+    fn take(&mut self, frame: &Frame<'_>, asked: TreeId, former: &mut HashMap<NodeId, Former>) {
         match *frame {
             Frame::Begin { batch, .. } if batch == self.batch => {}
             Frame::Begin { batch, tree, .. } => {
@@ -341,27 +426,17 @@ impl Sections {
                 };
             }
             Frame::Decisions { batch, bytes } if batch == self.batch && self.is_of_tree => {
-                let shares = wire::decisions(bytes)
-                    .filter(|decision| decision.size_bytes > 0 && decision.cause != Cause::New)
-                    .map(|decision| {
-                        let of_bytes = match decision.method {
-                            DeltaMethod::LogSearched => decision.changed_bytes.max(1),
-                            _ => decision.size_bytes,
-                        };
-                        let share = FormerShare {
-                            method: decision.method,
-                            sent: (decision.literal_bytes as f64 / of_bytes as f64).min(1.0),
-                        };
-                        (decision.node, share)
-                    });
-                self.pending.extend(shares);
-                self.pending.truncate(SHARES_MAX);
+                let decisions = wire::decisions(bytes);
+                let known = decisions.filter(|decision| decision.size_bytes > 0 && decision.cause != Cause::New);
+                self.pending.extend(known);
+                self.pending.truncate(FORMER_MAX);
             }
             Frame::Decisions { .. } | Frame::Compression { .. } => {}
             Frame::End { batch, .. } => {
-                for (node, share) in self.pending.drain(..) {
-                    if batch == self.batch && (shares.len() < SHARES_MAX || shares.contains_key(&node)) {
-                        shares.insert(node, share);
+                for decision in self.pending.drain(..) {
+                    let node = decision.node;
+                    if batch == self.batch && (former.len() < FORMER_MAX || former.contains_key(&node)) {
+                        former.entry(node).or_default().note(&decision);
                     }
                 }
             }

@@ -500,9 +500,7 @@ pub trait TreeService: Send + Sync {
         node: NodeId,
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
-    ) -> Result<()> {
-        self.read(cut, node, ranges, sink)
-    }
+    ) -> Result<()>;
 
     /// Which checksums of a file's leaves are best asked for. Nothing is read.
     ///

@@ -17,6 +17,7 @@
 //! | `gathered` | as `sky`, for the rest that group sums do not prove equal |
 //! | `named` | chunks that storage cut and named at both ends: equality follows from the lists alone |
 //! | `chunked` | dsync's way: content-defined chunks, searched by the end that has the base |
+//! | `leaf_lookup` | blocks looked up among the base's leaves, by the end that has the base |
 //! | `extents` | the path of extents from a finder to its sink |
 //!
 //! *Memory* follows the number of blocks, not the content's length. In bytes per block, for large
@@ -46,6 +47,7 @@ mod extents;
 mod fixed;
 mod gathered;
 mod index;
+mod leaf_lookup;
 mod local;
 mod named;
 mod reverse;
@@ -67,6 +69,7 @@ pub use chunked::{ChunkFinder, ChunkRun, READS_PER_BASE, match_chunks, prove_mat
 pub use fixed::FixedFinder;
 pub use gathered::find_gathered;
 pub use index::BlockIndex;
+pub use leaf_lookup::LeafLookup;
 pub use local::{LocalError, find_local};
 pub use named::{NameKind, NamedChunks, NamedError, find_named};
 pub use reverse::{MatchedContent, MatchedError, ReverseFinder};

@@ -3,7 +3,8 @@
 //!
 //! Two kinds, for the two finders of `byteback-delta` in which the side that has the base works:
 //! - [`SoughtBlocks`], the signature of a new content (WebR2sync+): [`Store::find_blocks`] moves
-//!   the window over the stored content.
+//!   the window over the stored content. Blocks that are leaves are looked up among the stored
+//!   content's leaves instead, which are kept ([`crate::sums`]) or made.
 //! - [`SoughtChunks`], the list of its chunks (dsync, `SkySync`): [`Store::find_chunks`] cuts the
 //!   stored content in the same way, and reads once more, from front to back, what the pairs need
 //!   as proof.
@@ -21,9 +22,11 @@
 use crate::content::ContentReader;
 use crate::error::StoreError;
 use crate::store::Store;
+use crate::sums::reader::Leaves;
 use byteback_delta::Base;
 use byteback_delta::chunks::{ChunkList, ChunkLister, MatchAnswer, MatchParams};
-use byteback_delta::find::{BlockIndex, ReverseFinder, match_chunks, prove_matches};
+use byteback_delta::find::{BlockIndex, LeafLookup, ReverseFinder, match_chunks, prove_matches};
+use byteback_delta::leaves::LeafKind;
 use byteback_delta::matches::MatchList;
 use byteback_delta::signature::Signature;
 use byteback_delta::strong::StrongKind;
@@ -64,7 +67,11 @@ pub type IsWanted<'a> = &'a dyn Fn() -> bool;
 
 /// The blocks of a new content.
 #[derive(Debug)]
-pub struct SoughtBlocks(BlockIndex);
+pub struct SoughtBlocks {
+    index: BlockIndex,
+    /// The kind of leaves, if the blocks are leaves.
+    leaves: Option<LeafKind>,
+}
 
 /// The chunks of a new content.
 #[derive(Debug)]
@@ -95,16 +102,21 @@ impl SoughtBlocks {
     pub fn read(mut stream: impl Read) -> Result<Self, StoreError> {
         let signature = Signature::read(&mut stream, BLOCKS_MAX).map_err(refused)?;
         let params = signature.params();
-        if (params.weak, params.strong) != (WeakKind::Rsync, StrongKind::Blake3) {
+        let leaves = LeafLookup::kind_of(params);
+        if leaves.is_none() && (params.weak, params.strong) != (WeakKind::Rsync, StrongKind::Blake3) {
             return Err(refused(
-                "the search for blocks needs rolling checksums and keyed BLAKE3",
+                "the search for blocks needs rolling checksums and keyed BLAKE3, or CRC-32C and leaves in blocks of 4096 \
+                 bytes",
             ));
         }
         if params.block_len_bytes < BLOCK_LEN_MIN {
             return Err(refused(format!("blocks must have at least {BLOCK_LEN_MIN} bytes")));
         }
         end(stream)?;
-        Ok(Self(BlockIndex::new(signature)))
+        Ok(Self {
+            index: BlockIndex::new(signature),
+            leaves,
+        })
     }
 }
 
@@ -155,8 +167,11 @@ impl Store {
         sought: &SoughtBlocks,
         is_wanted: IsWanted<'_>,
     ) -> Result<Option<FoundBlocks>, StoreError> {
+        if let Some(kind) = sought.leaves {
+            return self.find_leaves(folder, file, at, (sought, kind), is_wanted);
+        }
         let mut content = self.searched(folder, file, at)?;
-        let mut finder = ReverseFinder::new(&sought.0);
+        let mut finder = ReverseFinder::new(&sought.index);
         while let Some((range, bytes)) = content.next_part()? {
             if !is_wanted() {
                 return Ok(None);
@@ -170,6 +185,36 @@ impl Store {
         Ok(Some(FoundBlocks {
             list,
             searched_bytes: stats.examined_bytes,
+        }))
+    }
+
+    /// Looks for blocks among the leaves of a file's contents.
+    fn find_leaves(
+        &self,
+        folder: &str,
+        file: FileId,
+        at: Option<Seq>,
+        (sought, kind): (&SoughtBlocks, LeafKind),
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Option<FoundBlocks>, StoreError> {
+        let content = self.hashed_content(folder, file, at)?;
+        let mut leaves = self.leaves_of(&content, kind)?;
+        let mut lookup = LeafLookup::new(&sought.index, content.len);
+        while let Some(next) = leaves.next()? {
+            if !is_wanted() {
+                return Ok(None);
+            }
+            match next {
+                Leaves::Zeros(len) => lookup.push_zeros(len),
+                Leaves::Sums(sums) => sums.iter().for_each(|sum| lookup.push(sum.crc, &sum.leaf)),
+            }
+        }
+        if let Some(keeper) = leaves.finish() {
+            keeper.finish();
+        }
+        Ok(Some(FoundBlocks {
+            list: lookup.finish(),
+            searched_bytes: content.len,
         }))
     }
 

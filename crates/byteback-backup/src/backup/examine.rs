@@ -13,6 +13,7 @@
 //! | `reverse` | the content's signature is sent, the server rolls over what it has (WebR2sync+) |
 //! | `chunked` | the list of the content's chunks is sent, the server compares it with its own (dsync) |
 //! | `ranges` | only long ranges that the log reports are rolled over, in the signature of the part of the server's version around them |
+//! | `lookup` | whole blocks in the ranges that the log reports are looked up among the blocks of the server's version |
 //! | `sky` | checksums that exist already tell which blocks are equal in place; the rest is searched as in rsync or dsync (SkySync-F, -C) |
 //! | `leaves` | those checksums, and what follows from them |
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
@@ -37,6 +38,7 @@
 mod chunked;
 mod found;
 mod leaves;
+pub(super) mod lookup;
 pub(super) mod ranges;
 mod reading;
 mod reverse;
@@ -145,9 +147,10 @@ pub(super) fn send_examined(
         DeltaMethod::Cdc => chunked::find(place, file, stream, sums),
         DeltaMethod::SkyF => sky::find(place, file, sky::Way::Fixed, &mut note, stream, sums),
         DeltaMethod::SkyC => sky::find(place, file, sky::Way::Chunked, &mut note, stream, sums),
-        DeltaMethod::LogSearched => match file.ranges {
-            Some(ranges) => ranges::find(place, file, ranges, stream, sums),
-            None => Err(Stop::Fallback(Fallback::NoSignature)),
+        DeltaMethod::LogSearched | DeltaMethod::LogLookedUp => match (method, file.ranges) {
+            (DeltaMethod::LogLookedUp, Some(ranges)) => lookup::find(place, file, ranges, stream, sums),
+            (_, Some(ranges)) => ranges::find(place, file, ranges, stream, sums),
+            (_, None) => Err(Stop::Fallback(Fallback::NoSignature)),
         },
         DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => Err(Stop::Fallback(Fallback::NoSignature)),
     };
@@ -163,20 +166,28 @@ pub(super) fn send_examined(
 }
 
 impl Place<'_> {
-    /// The server's answer to a call. On any error, sending the file whole is right. A server that
-    /// is older than this call, or is busy or gone, need not be asked for each of the other files.
+    /// The server's answer to a call. On any error, sending the file whole is right.
     fn answered<T>(&self, call: Call, answer: Result<T, ServerError>) -> Result<T, Stop> {
         answer.map_err(|error| {
-            let is_unknown = |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
-            let mut answers = self.job.answers.get();
-            if error.kind.is_transient() {
-                answers.end();
-            } else if error.problem.as_deref().is_some_and(is_unknown) {
-                answers.end_of(call);
-            }
-            self.job.answers.set(answers);
+            self.job.note_unanswered(call, &error);
             Stop::Fallback(Fallback::NoSignature)
         })
+    }
+}
+
+impl Job<'_> {
+    /// Notes a call that got no answer. A server that is older than this call, or is busy or gone,
+    /// need not be asked for each of the other files.
+    pub(super) fn note_unanswered(&self, call: Call, error: &ServerError) {
+        let is_unknown = |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
+        let mut answers = self.answers.get();
+        if error.kind.is_transient() {
+            answers.end();
+        } else if call == Call::Lookup || error.problem.as_deref().is_some_and(is_unknown) {
+            // Older servers refuse lists for a lookup, which is a kind of `matches`.
+            answers.end_of(call);
+        }
+        self.answers.set(answers);
     }
 }
 

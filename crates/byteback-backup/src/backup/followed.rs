@@ -72,11 +72,13 @@ pub(super) struct Followed<'a> {
     has_stopped: bool,
 }
 
-/// A short file of the server, of the same length.
+/// A short file of the server that one here may be equal to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortFile {
     pub(super) id: FileId,
     pub(super) digest: [u8; DIGEST_LEN],
+    /// Why it is worth a look.
+    pub(super) cause: Cause,
 }
 
 /// A file of the server.
@@ -180,7 +182,8 @@ impl<'a> Followed<'a> {
                     let known = some.iter().zip(digests);
                     let known = known.filter_map(|((node, id), digest)| {
                         let (id, digest) = (*id, digest?);
-                        Some((*node, ShortFile { id, digest }))
+                        let cause = Cause::SamePath;
+                        Some((*node, ShortFile { id, digest, cause }))
                     });
                     self.short.extend(known);
                 }

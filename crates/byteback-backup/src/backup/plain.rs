@@ -12,7 +12,7 @@ use super::plan::cost::Conditions;
 use super::plan::{Answers, DeltaChoice, Hints, Known, LogKnowledge, plan};
 use super::trim::BlockSums;
 use super::{BackupOptions, Job};
-use crate::decisions::DeltaMethod;
+use crate::decisions::{DeltaMethod, Searches};
 use crate::error::Result;
 use crate::local_node::LocalContent;
 use crate::monitor::{Meter, Monitor};
@@ -69,7 +69,7 @@ impl Hints for OfContent<'_> {
         None
     }
 
-    fn searched_share(&mut self) -> Option<f64> {
+    fn former_searches(&mut self, _: DeltaMethod) -> Option<Searches> {
         None
     }
 }
@@ -116,6 +116,7 @@ impl<'a> ContentSender<'a> {
             log: LogKnowledge::Whole(WholeReason::Untracked),
             size_bytes: attributes.size,
             searchable_bytes: 0,
+            block_bytes: 0,
             server_has: base.is_some(),
             answers: self.answers,
             proof_refused: self.proof_refused,

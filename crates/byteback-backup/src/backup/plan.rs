@@ -3,8 +3,9 @@
 //! A plain function of what is known, without reading or asking. Its order, with
 //! [`DeltaChoice::Auto`]:
 //!
-//! 1. *The log* knows the ranges. Finding them costs nothing; they are sent, unless they are long:
-//!    then they are searched in what the server has there, if that is expected to cost less.
+//! 1. *The log* knows the ranges. Finding them costs nothing; they are sent, unless searching them
+//!    is expected to cost less: long ones in what the server has there, whole blocks anywhere in
+//!    the server's version.
 //! 2. *Checksums that exist already*, where anything may have changed and strong checksums of the
 //!    file exist: blocks that they prove equal are not read (SkySync-F).
 //! 3. *Block checksums* of our own know most of the file: it is read, and blocks that they do not
@@ -20,15 +21,15 @@
 pub(super) mod cost;
 pub(super) mod effort;
 
-use crate::decisions::{Cause, DeltaMethod, Fallback};
+use crate::decisions::{Cause, DeltaMethod, Fallback, Searches};
 use byteback_delta::signature::BLOCKS_MAX;
 use byteback_oplog::WholeReason;
 use cost::{Conditions, FileFacts, cheapest};
 use serde::Serialize;
 
-/// Files shorter than this are sent as they are: an answer of the server takes longer than their
-/// bytes.
-pub(super) const EXAMINED_LEN_MIN: u64 = 64 * 1024;
+/// Files shorter than this are not looked for: an answer of the server costs about their bytes even
+/// if it is near.
+pub(super) const EXAMINED_LEN_MIN: u64 = 4 * 1024;
 
 /// Longer files are sent as they are: servers do not prove longer contents (`hashed_len_max` of the
 /// store).
@@ -42,6 +43,9 @@ const SUMMED_LEN_MIN: u64 = 64 << 20;
 /// second number on.
 const SEARCHED_LEN_MIN: u64 = 1 << 20;
 const SEARCHED_SHARE_MIN: u64 = 4;
+
+/// Blocks are looked up from this number of bytes on.
+const LOOKED_UP_LEN_MIN: u64 = 64 * 1024;
 
 /// A signature has at most one block per this number of bytes of the new content: it then costs at
 /// most a quarter of it.
@@ -92,6 +96,10 @@ pub(super) enum Call {
     Groups,
     Matches,
     Chunks,
+    /// Compares short contents as a whole.
+    Digests,
+    /// Looks blocks up; a kind of [`Call::Matches`].
+    Lookup,
 }
 
 impl Call {
@@ -100,6 +108,7 @@ impl Call {
         match method {
             DeltaMethod::Rsync | DeltaMethod::Hash | DeltaMethod::SkyF | DeltaMethod::LogSearched => &[Self::Signature],
             DeltaMethod::Webr => &[Self::Matches],
+            DeltaMethod::LogLookedUp => &[Self::Lookup],
             DeltaMethod::Cdc => &[Self::Chunks],
             DeltaMethod::SkyC => &[Self::Signature, Self::Chunks],
             DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => &[],
@@ -114,6 +123,8 @@ pub(super) struct Answers {
     groups: bool,
     matches: bool,
     chunks: bool,
+    digests: bool,
+    lookup: bool,
 }
 
 impl Answers {
@@ -123,6 +134,8 @@ impl Answers {
         groups: true,
         matches: true,
         chunks: true,
+        digests: true,
+        lookup: true,
     };
 
     /// Drops all calls: the server is busy, or gone.
@@ -132,6 +145,8 @@ impl Answers {
             groups: false,
             matches: false,
             chunks: false,
+            digests: false,
+            lookup: false,
         };
     }
 
@@ -142,6 +157,8 @@ impl Answers {
             Call::Groups => self.groups = false,
             Call::Matches => self.matches = false,
             Call::Chunks => self.chunks = false,
+            Call::Digests => self.digests = false,
+            Call::Lookup => self.lookup = false,
         }
     }
 
@@ -157,6 +174,8 @@ impl Answers {
             Call::Groups => self.groups,
             Call::Matches => self.matches,
             Call::Chunks => self.chunks,
+            Call::Digests => self.digests,
+            Call::Lookup => self.lookup,
         }
     }
 }
@@ -169,6 +188,8 @@ pub(super) struct Known {
     pub(super) size_bytes: u64,
     /// Bytes of reported ranges that may be searched.
     pub(super) searchable_bytes: u64,
+    /// Bytes of whole blocks in reported ranges.
+    pub(super) block_bytes: u64,
     /// The server has a version that a change can follow.
     pub(super) server_has: bool,
     /// The calls that the server can be asked.
@@ -190,9 +211,8 @@ pub(super) trait Hints {
     /// The share of it that was sent when it was last saved.
     fn sent_share(&mut self) -> Option<f64>;
 
-    /// The share of its reported ranges that was sent, if these were searched when it was last
-    /// saved.
-    fn searched_share(&mut self) -> Option<f64>;
+    /// How searches of its reported ranges by this method went, if there were any.
+    fn former_searches(&mut self, method: DeltaMethod) -> Option<Searches>;
 }
 
 impl Known {
@@ -231,7 +251,7 @@ impl Plan {
     pub(super) fn fall_back(self, fallback: Fallback) -> Self {
         Self {
             method: match self.method {
-                DeltaMethod::LogSearched => DeltaMethod::Log,
+                DeltaMethod::LogSearched | DeltaMethod::LogLookedUp => DeltaMethod::Log,
                 _ => DeltaMethod::Full,
             },
             fallback: Some(fallback),
@@ -260,11 +280,7 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         (_, Some(DeltaMethod::Full)) => return Some(Plan::new(DeltaMethod::Full, Cause::Asked)),
         (_, Some(_)) => Cause::Asked,
         (LogKnowledge::Ranges, None) => {
-            let method = match is_worth_searching(known, hints) {
-                true => DeltaMethod::LogSearched,
-                false => DeltaMethod::Log,
-            };
-            return Some(Plan::new(method, Cause::LogKnew));
+            return Some(Plan::new(method_of_ranges(known, hints), Cause::LogKnew));
         }
         (LogKnowledge::Rewritten, None) => Cause::Rewritten,
         (LogKnowledge::Whole(reason), None) => {
@@ -290,24 +306,49 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
     })
 }
 
-/// Whether the reported ranges are to be searched in the server's version: they are long, in the
-/// file or at all, no block checksums trim them, and that is expected to cost less than sending
-/// them.
-fn is_worth_searching(known: &Known, hints: &mut impl Hints) -> bool {
-    let method = DeltaMethod::LogSearched;
-    let long = SEARCHED_LEN_MIN.min(known.size_bytes / SEARCHED_SHARE_MIN).max(1);
-    if known.searchable_bytes < long || known.limit().is_some() || !known.answers.suffice_for(method) {
-        return false;
+/// How reported ranges are sent: searched in the server's version, if no block checksums trim them
+/// and that is expected to cost less than sending them.
+///
+/// Ranges that are a large part of the file look like an insertion or a removal, which moves bytes
+/// by any distance a little away. Those that are a small part look like blocks, which come from
+/// anywhere. A way that found next to nothing is paused, and gives way to the other one.
+fn method_of_ranges(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
+    let part = known.size_bytes / SEARCHED_SHARE_MIN;
+    let is_long = known.searchable_bytes >= SEARCHED_LEN_MIN.min(part).max(1);
+    let has_blocks = known.block_bytes >= LOOKED_UP_LEN_MIN;
+    let can = |(method, _): &(DeltaMethod, u64)| match method {
+        DeltaMethod::LogSearched => is_long && known.answers.suffice_for(*method),
+        _ => has_blocks && known.answers.suffice_for(*method),
+    };
+    let mut ways = [
+        (DeltaMethod::LogSearched, known.searchable_bytes),
+        (DeltaMethod::LogLookedUp, known.block_bytes),
+    ];
+    if known.searchable_bytes < part {
+        ways.reverse();
+    }
+    if known.limit().is_some() || !ways.iter().any(can) {
+        return DeltaMethod::Log;
     }
     // Bytes that were rewritten as they were cost nothing then, and no sums are lost.
     if hints.sums_know_most() {
-        return false;
+        return DeltaMethod::Log;
     }
-    let file = FileFacts {
-        size_bytes: known.searchable_bytes,
-        changed_share: hints.searched_share().unwrap_or(cost::SEARCHED_SHARE_DEFAULT),
+    let mut is_worth = |(method, bytes): &(DeltaMethod, u64)| {
+        let former = hints.former_searches(*method);
+        if former.is_some_and(|searches| searches.is_paused()) {
+            return false;
+        }
+        let share = former.and_then(|searches| searches.expected_share());
+        let file = FileFacts {
+            size_bytes: *bytes,
+            changed_share: share.unwrap_or(cost::SEARCHED_SHARE_DEFAULT),
+            base_bytes: known.size_bytes,
+        };
+        cheapest([*method, DeltaMethod::Log], &file, &known.conditions) == Some(*method)
     };
-    cheapest([method, DeltaMethod::Log], &file, &known.conditions) == Some(method)
+    let chosen = ways.into_iter().filter(can).find(&mut is_worth);
+    chosen.map_or(DeltaMethod::Log, |(method, _)| method)
 }
 
 /// The method that is expected to cost least, among those that the server can help with; or to send
@@ -326,6 +367,7 @@ fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
         let file = FileFacts {
             size_bytes: known.size_bytes,
             changed_share,
+            base_bytes: known.size_bytes,
         };
         let ways = finders.into_iter().filter(can).chain([DeltaMethod::Full]);
         cheapest(ways, &file, &known.conditions)

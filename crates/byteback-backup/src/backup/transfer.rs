@@ -3,33 +3,39 @@
 //! Nodes come first, page by page: attributes are fetched for a page at once, contents file by
 //! file. Names follow. A name is sent only if the server has, or gets with this batch, both the
 //! directory and the node in it; the others are remembered for the next backup.
+//!
+//! `bases` looks up contents at the server that many files are compared with.
+
+mod bases;
 
 use super::changes::{ATTRIBUTES_PER_CALL, changed_bytes, count_name, count_node, for_each_page};
 use super::content::{FileChange, FileOutcome, send_file};
+use super::examine::lookup::block_bytes;
 use super::examine::ranges::searchable_bytes;
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
-use super::followed::{Followed, FollowedFile, ShortFile};
+use super::followed::{Followed, FollowedFile};
 use super::foreseen::foreseen_bytes_of;
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::plan::cost::Conditions;
-use super::plan::{EXAMINED_LEN_MIN, Hints, Known, LogKnowledge, Plan, plan};
+use super::plan::{Hints, Known, LogKnowledge, Plan, plan};
 use super::report::{BackupReport, UnsavedFile};
 use super::resume::Numbered;
 use super::trim::BlockSums;
 use super::{Basis, Job, PART_LEN_BYTES_RANGE};
-use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, FormerShare, sent_shares};
+use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, Former, Searches, former};
 use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use bases::Bases;
 use byteback_api::batch::DirectoryTimeRecord;
+use byteback_api::messages::DIGESTED_LEN_MAX;
 use byteback_client::ServerErrorKind;
-use byteback_control::{ContentChange, CutInfo, ErrorKind, LeafSource, NodeChange, Piece, ServiceError};
-use byteback_delta::ContentDigest;
+use byteback_control::{ContentChange, CutInfo, ErrorKind, LeafSource, NodeChange, ServiceError};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_model::Origin;
 use byteback_model::{
-    Attributes, BatchApplied, ByteString, ContentBase, ContentChange as BatchContent, FileId, Manifest, NameChange,
-    NodeId, NodeKind, NodeRecord, Seq, SnapshotLabel, Totals,
+    Attributes, BatchApplied, ByteString, ContentBase, FileId, Manifest, NameChange, NodeId, NodeKind, NodeRecord, Seq,
+    SnapshotLabel, Totals,
 };
 use byteback_oplog::WholeReason;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -108,13 +114,13 @@ pub(super) fn transfer(
                 (None, Some(at)) => Some(Followed::new(job, cut.cut, at)),
                 _ => None,
             },
-            predecessors: HashMap::new(),
+            bases: Bases::default(),
             missing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
             unsaved: Vec::new(),
             mended: BTreeSet::new(),
-            sent_shares: None,
+            former: None,
             link_bytes_per_s: basis.note.as_ref().and_then(|note| note.link_bytes_per_s),
             sums: BlockSums::begin(job.store.as_ref(), basis, &job.options.limits, job.monitor),
             decisions: job
@@ -142,14 +148,14 @@ struct OfFile<'t, 'a, 'scope, 'env> {
 }
 
 impl OfFile<'_, '_, '_, '_> {
-    fn former_share(&mut self) -> Option<FormerShare> {
+    fn former(&mut self) -> Option<Former> {
         let transfer = &mut *self.transfer;
         let options = transfer.job.options;
-        let shares = transfer.sent_shares.get_or_insert_with(|| match &options.decisions {
-            Some(dir) => sent_shares(dir.as_ref(), transfer.cut.tree),
+        let known = transfer.former.get_or_insert_with(|| match &options.decisions {
+            Some(dir) => former(dir.as_ref(), transfer.cut.tree),
             None => HashMap::new(),
         });
-        shares.get(&self.node).copied()
+        known.get(&self.node).copied()
     }
 }
 
@@ -166,13 +172,11 @@ impl Hints for OfFile<'_, '_, '_, '_> {
     }
 
     fn sent_share(&mut self) -> Option<f64> {
-        let former = self.former_share()?;
-        (former.method != DeltaMethod::LogSearched).then_some(former.sent)
+        self.former()?.sent
     }
 
-    fn searched_share(&mut self) -> Option<f64> {
-        let former = self.former_share()?;
-        (former.method == DeltaMethod::LogSearched).then_some(former.sent)
+    fn former_searches(&mut self, method: DeltaMethod) -> Option<Searches> {
+        self.former()?.searches(method)
     }
 }
 
@@ -189,8 +193,8 @@ struct Transfer<'a, 'scope, 'env> {
     newest_seq: Option<Seq>,
     /// Finds files of the server that unknown files follow, when everything is sent.
     followed: Option<Followed<'a>>,
-    /// The files whose names the new files that come next took over, or which they are copies of.
-    predecessors: HashMap<NodeId, (NodeId, Cause)>,
+    /// Contents that the files which come next are compared with.
+    bases: Bases,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Missing nodes from earlier backups that the cut has not reported yet. The log reports an
@@ -201,8 +205,8 @@ struct Transfer<'a, 'scope, 'env> {
     mended: BTreeSet<NodeId>,
     sums: BlockSums<'a>,
     decisions: Option<DecisionWriter>,
-    /// The shares of former decisions, once they were asked for.
-    sent_shares: Option<HashMap<NodeId, FormerShare>>,
+    /// How files were saved before, once it was asked for.
+    former: Option<HashMap<NodeId, Former>>,
     /// The speed of the link in the last backup.
     link_bytes_per_s: Option<u64>,
 }
@@ -279,18 +283,18 @@ impl Transfer<'_, '_, '_> {
         }
         if let Some(followed) = &mut self.followed {
             let is_long =
-                |attributes: &Attributes| attributes.kind == NodeKind::File && attributes.size >= EXAMINED_LEN_MIN;
+                |attributes: &Attributes| attributes.kind == NodeKind::File && attributes.size >= DIGESTED_LEN_MAX;
             let files = nodes.iter().zip(&attributes);
             let files = files.filter(|(_, attributes)| attributes.as_ref().is_ok_and(is_long));
             followed.prepare(&files.map(|(node, _)| *node).collect::<Vec<_>>());
             let short = nodes.iter().zip(&attributes).filter_map(|(node, attributes)| {
                 let attributes = attributes.as_ref().ok()?;
-                let is_short = (1..EXAMINED_LEN_MIN).contains(&attributes.size);
+                let is_short = (1..DIGESTED_LEN_MAX).contains(&attributes.size);
                 (attributes.kind == NodeKind::File && is_short).then_some((*node, attributes.size))
             });
             followed.prepare_short(&short.collect::<Vec<_>>());
         }
-        self.prepare_predecessors(changes, &attributes);
+        self.prepare_bases(changes, &attributes);
         for (change, attributes) in changes.iter().zip(attributes) {
             check_cancelled(self.job.monitor)?;
             self.unseen.remove(&change.node);
@@ -301,35 +305,6 @@ impl Transfer<'_, '_, '_> {
             }
         }
         Ok(())
-    }
-
-    /// Looks up which files the new files among these replaced, or were copied from. A tree that
-    /// cannot say so costs bytes: the files are sent as they are.
-    fn prepare_predecessors(&mut self, changes: &[NodeChange], attributes: &[Result<Attributes, ServiceError>]) {
-        self.predecessors.clear();
-        if !self.is_on_top {
-            return;
-        }
-        let is_long =
-            |attributes: &Attributes| attributes.kind == NodeKind::File && attributes.size >= EXAMINED_LEN_MIN;
-        let new = changes
-            .iter()
-            .zip(attributes)
-            .filter(|(change, attributes)| !self.server_has(change) && attributes.as_ref().is_ok_and(is_long));
-        let new: Vec<NodeId> = new.map(|(change, _)| change.node).collect();
-        if new.is_empty() {
-            return;
-        }
-        let Ok(reported) = self.job.tree.names(self.cut.cut, &new) else {
-            return;
-        };
-        let grown = new.into_iter().zip(reported).filter_map(|(node, names)| {
-            let is_there = |old: &NodeId| !self.missing.contains(old);
-            let replaced = names.stood_for.filter(is_there).map(|old| (old, Cause::Replaced));
-            let copied = || names.copied_from.filter(is_there).map(|old| (old, Cause::Copied));
-            Some((node, replaced.or_else(copied)?))
-        });
-        self.predecessors = grown.collect();
     }
 
     /// Whether the server has a version of this node that changes can follow.
@@ -352,7 +327,11 @@ impl Transfer<'_, '_, '_> {
         {
             return self.of_origin(change, id, attributes, ranges, origin);
         }
-        if let Some(short) = self.followed.as_mut().and_then(|followed| followed.short(change.node))
+        let short = match &mut self.followed {
+            Some(followed) => followed.short(change.node),
+            None => self.bases.take_short(change.node),
+        };
+        if let Some(short) = short
             && self.is_same_short(change.node, attributes.size, &short)?
         {
             return self.send_as_existing(change, id, attributes, &short);
@@ -377,7 +356,7 @@ impl Transfer<'_, '_, '_> {
                 let followed = transfer.followed.as_mut()?;
                 followed.find(change.node, &attributes)
             }),
-            NodeKind::File => match self.predecessors.remove(&change.node) {
+            NodeKind::File => match self.bases.take_predecessor(change.node) {
                 Some((predecessor, cause)) => {
                     let id = self.job.file_id(self.cut.tree, predecessor);
                     let found = Some(FollowedFile { id, cause });
@@ -418,71 +397,6 @@ impl Transfer<'_, '_, '_> {
         }
         if is_resent && !matches!(change.content, ContentChange::Whole(_)) {
             self.report.whole.unsaved_before += 1;
-        }
-        count_node(change, self.report);
-        self.missing.remove(&change.node);
-        self.job.monitor.end_node(None);
-        Ok(())
-    }
-
-    /// Whether a short file equals the server's file at its path.
-    fn is_same_short(&mut self, node: NodeId, size_bytes: u64, there: &ShortFile) -> Result<bool> {
-        let mut digest = ContentDigest::new(size_bytes);
-        // Peeked at, as it may be read again.
-        let read = self
-            .job
-            .tree
-            .peek(self.cut.cut, node, &[(0, size_bytes)], &mut |piece| {
-                match piece {
-                    Piece::Data { bytes, .. } => digest.push(bytes),
-                    Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
-                }
-                Ok(())
-            });
-        match read {
-            Ok(()) => {
-                self.report.hashed_bytes += size_bytes;
-                Ok(digest.finish() == Some(there.digest))
-            }
-            // The sending of the file will report why it cannot be read.
-            Err(error) if error.kind == ErrorKind::Node => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Sends a file whose content the server has in another file.
-    fn send_as_existing(
-        &mut self,
-        change: &NodeChange,
-        id: FileId,
-        attributes: Attributes,
-        there: &ShortFile,
-    ) -> Result<()> {
-        let size_bytes = attributes.size;
-        self.stream.node(&NodeRecord {
-            id,
-            attributes,
-            content: Some(BatchContent {
-                deltas: 0,
-                base: ContentBase::Of(there.id),
-            }),
-        })?;
-        self.report.changed_bytes += size_bytes;
-        self.report.found_bytes += size_bytes;
-        self.report.examined_files += 1;
-        self.report.followed_files += 1;
-        if let Some(decisions) = &mut self.decisions {
-            decisions.decided(&Decision {
-                node: change.node,
-                method: DeltaMethod::Hash,
-                cause: Cause::SamePath,
-                fallback: None,
-                size_bytes,
-                changed_bytes: size_bytes,
-                hashed_bytes: size_bytes,
-                found_bytes: size_bytes,
-                literal_bytes: 0,
-            });
         }
         count_node(change, self.report);
         self.missing.remove(&change.node);
@@ -565,6 +479,10 @@ impl Transfer<'_, '_, '_> {
             size_bytes,
             searchable_bytes: match &change.content {
                 ContentChange::Ranges(ranges) => searchable_bytes(ranges, size_bytes),
+                _ => 0,
+            },
+            block_bytes: match &change.content {
+                ContentChange::Ranges(ranges) => block_bytes(ranges, size_bytes),
                 _ => 0,
             },
             server_has,

@@ -15,6 +15,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         DeltaMethod::Webr,
         DeltaMethod::Cdc,
         DeltaMethod::LogSearched,
+        DeltaMethod::LogLookedUp,
     ];
     let causes = [
         Cause::LogKnew,
@@ -36,12 +37,13 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         Some(Fallback::ProofRefused),
         Some(Fallback::CostsLess),
         Some(Fallback::Appended),
+        Some(Fallback::FoundNothing),
     ];
     Decision {
         node: NodeId(node),
-        method: methods[random.below(7) as usize],
-        cause: causes[random.below(8) as usize],
-        fallback: fallbacks[random.below(7) as usize],
+        method: methods[random.below(methods.len() as u64) as usize],
+        cause: causes[random.below(causes.len() as u64) as usize],
+        fallback: fallbacks[random.below(fallbacks.len() as u64) as usize],
         size_bytes: random.next_u64(),
         changed_bytes: random.next_u64(),
         hashed_bytes: random.next_u64(),
@@ -290,32 +292,92 @@ fn shares_are_those_of_the_last_time() {
             if is_applied && tree == TREE {
                 for decision in decisions {
                     if decision.size_bytes > 0 && decision.cause != Cause::New {
-                        let of_bytes = match decision.method {
-                            DeltaMethod::LogSearched => decision.changed_bytes.max(1),
-                            _ => decision.size_bytes,
-                        };
-                        let share = FormerShare {
-                            method: decision.method,
-                            sent: (decision.literal_bytes as f64 / of_bytes as f64).min(1.0),
-                        };
-                        expected.insert(decision.node, share);
+                        expected.entry(decision.node).or_insert_with(Vec::new).push(decision);
                     }
                 }
             }
         }
-        let shares = sent_shares(&disk, TREE);
-        for (node, share) in &shares {
-            assert_eq!(Some(share), expected.get(node), "{node} (seed {seed:#x})");
+        let former = former(&disk, TREE);
+        for (node, former) in &former {
+            assert_former(former, &expected[node], seed);
         }
-        assert!(shares.len() > 10);
+        assert!(former.len() > 10);
     }
+}
+
+/// Asserts what is known of a file after these decisions about it, by looking back at them.
+fn assert_former(former: &Former, decisions: &[Decision], seed: u64) {
+    let method = |decision: &Decision| match decision.fallback {
+        Some(Fallback::FoundNothing) => DeltaMethod::LogLookedUp,
+        _ => decision.method,
+    };
+    let ways = [DeltaMethod::LogSearched, DeltaMethod::LogLookedUp];
+    let share = |decision: &Decision| match ways.contains(&method(decision)) {
+        true => (decision.literal_bytes as f64 / decision.changed_bytes.max(1) as f64).min(1.0),
+        false => (decision.literal_bytes as f64 / decision.size_bytes as f64).min(1.0),
+    };
+    let last = decisions.last().filter(|last| !ways.contains(&method(last)));
+    assert_eq!(former.sent, last.map(share), "seed {seed:#x}");
+    for way in ways {
+        let saves_since = decisions.iter().rev().position(|decision| method(decision) == way);
+        let of_way = || {
+            decisions
+                .iter()
+                .rev()
+                .filter(|decision| method(decision) == way)
+                .map(share)
+        };
+        let expected = saves_since.map(|saves_since| Searches {
+            sent: of_way().next().unwrap(),
+            in_vain: of_way().take_while(|share| *share > 0.9).count() as u32,
+            saves_since: saves_since as u32,
+        });
+        assert_eq!(former.searches(way), expected, "seed {seed:#x}");
+    }
+}
+
+#[test]
+fn searches_in_vain_are_paused_for_ever_more_saves() {
+    let mut former = Former::default();
+    let mut tried = Vec::new();
+    let mut random = SplitMix64::new(1);
+    let found = Decision {
+        size_bytes: 1000,
+        changed_bytes: 100,
+        literal_bytes: 5,
+        method: DeltaMethod::LogSearched,
+        fallback: None,
+        ..decision(&mut random, 1)
+    };
+    for save in 0..200 {
+        let is_due = former
+            .searches(DeltaMethod::LogSearched)
+            .is_none_or(|searches| !searches.is_paused());
+        if is_due {
+            tried.push(save);
+        }
+        former.note(&Decision {
+            method: if is_due {
+                DeltaMethod::LogSearched
+            } else {
+                DeltaMethod::Log
+            },
+            literal_bytes: 100,
+            ..found
+        });
+    }
+    assert_eq!(tried, [0, 2, 6, 14, 30, 62, 126, 190]);
+    // One that finds something ends it.
+    former.note(&found);
+    let searches = former.searches(DeltaMethod::LogSearched).unwrap();
+    assert_eq!((searches.is_paused(), searches.expected_share()), (false, Some(0.05)));
 }
 
 #[test]
 fn shares_of_so_many_files_are_kept_and_no_more() {
     let disk = SimDisk::new(1);
     let mut random = SplitMix64::new(2);
-    let decisions: Vec<Decision> = (0..SHARES_MAX as u64 + 10)
+    let decisions: Vec<Decision> = (0..FORMER_MAX as u64 + 10)
         .map(|node| Decision {
             size_bytes: 10,
             cause: Cause::Rewritten,
@@ -323,5 +385,5 @@ fn shares_of_so_many_files_are_kept_and_no_more() {
         })
         .collect();
     backup(&disk, 1, &decisions);
-    assert_eq!(sent_shares(&disk, TREE).len(), SHARES_MAX);
+    assert_eq!(former(&disk, TREE).len(), FORMER_MAX);
 }

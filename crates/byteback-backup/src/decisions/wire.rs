@@ -208,6 +208,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         DeltaMethod::SkyF => 8,
         DeltaMethod::SkyC => 9,
         DeltaMethod::LogSearched => 10,
+        DeltaMethod::LogLookedUp => 11,
     };
     let fallback = match decision.fallback {
         None => 0,
@@ -219,6 +220,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Some(Fallback::CostsLess) => 6,
         Some(Fallback::NotSummed) => 7,
         Some(Fallback::Appended) => 8,
+        Some(Fallback::FoundNothing) => 9,
     };
     out.extend_from_slice(&[method, cause, whole, fallback]);
     for number in [
@@ -259,6 +261,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             8 => DeltaMethod::SkyF,
             9 => DeltaMethod::SkyC,
             10 => DeltaMethod::LogSearched,
+            11 => DeltaMethod::LogLookedUp,
             _ => return None,
         },
         cause: match cause {
@@ -283,6 +286,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             6 => Some(Fallback::CostsLess),
             7 => Some(Fallback::NotSummed),
             8 => Some(Fallback::Appended),
+            9 => Some(Fallback::FoundNothing),
             _ => return None,
         },
         size_bytes,

@@ -439,6 +439,16 @@ impl TreeService for DyingTree<'_> {
         self.live()?.read(cut, node, ranges, sink)
     }
 
+    fn peek(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<(), ServiceError>,
+    ) -> Result<(), ServiceError> {
+        self.live()?.peek(cut, node, ranges, sink)
+    }
+
     fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>, ServiceError> {
         self.live()?.path(cut, node)
     }

@@ -1,7 +1,7 @@
 //! Files that change at random between backups that may fail midway: every saved state comes back,
 //! snapshot by snapshot.
 
-use byteback_backup::SnapshotSpec;
+use byteback_backup::{BackupReport, SnapshotSpec};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
@@ -44,12 +44,13 @@ impl RandomLife {
     }
 
     /// A backup in parts of some length, which saves everything.
-    pub(super) fn save(&mut self) {
+    pub(super) fn save(&mut self) -> BackupReport {
         self.rig.options.part_len_bytes = [4 * 1024, 32 * 1024, 1 << 24][self.random.below(3) as usize];
         let report = self.rig.backup().unwrap();
         assert!(report.is_complete(), "seed {}: {:?}", self.seed, report.unsaved);
         self.pictures
             .push((report.snapshot_id.unwrap(), self.rig.tree.picture()));
+        report
     }
 
     /// Edits each file up to three times, in pieces shorter than `piece_len`, and lets `write` put

@@ -2,16 +2,25 @@
 
 use super::examining::{decided, scripted_proxy, signature_of};
 use super::random_lives::{RandomLife, punch};
-use byteback_api::MEDIA_SIGNATURE;
+use byteback_api::{Code, MEDIA_MATCHES, MEDIA_SIGNATURE, Problem};
 use byteback_backup::SnapshotSpec;
 use byteback_backup::decisions::{Cause, DeltaMethod, Fallback};
-use byteback_host::random::noise;
-use byteback_model::NodeId;
+use byteback_delta::crc::CrcKind;
+use byteback_delta::find::{BlockIndex, LeafLookup};
+use byteback_delta::leaves::LeafKind;
+use byteback_delta::signature::{Signature, SignatureParams};
+use byteback_delta::strong::StrongKind;
+use byteback_delta::weak::WeakKind;
+use byteback_host::random::{SplitMix64, noise};
+use byteback_model::{NodeId, NodeKind};
 use byteback_testkit::clients::patient;
+use byteback_testkit::proxy::hearing;
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_server::Answer;
 use byteback_testkit::scripted_tree::State;
 use byteback_testkit::seed::seed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Writes a content in place from an offset on, as a program does that inserted or removed
 /// something there.
@@ -104,12 +113,187 @@ fn search_that_found_nothing_is_left_out_the_next_time() {
 fn search_reads_at_the_server_only_what_is_around() {
     let rig = Rig::new(1);
     let file = rig.with_file(&noise(1, 40 << 20));
-    rig.tree.lock().write(file, 20 << 20, &noise(2, 1 << 20));
+    rig.tree.lock().write(file, 20 << 20, &noise(2, 11 << 20));
     let read_before = rig.signature_read_bytes();
     let report = rig.backup().unwrap();
-    assert_eq!((report.examined_files, report.literal_bytes), (1, 1 << 20));
-    assert_eq!(rig.signature_read_bytes() - read_before, 3 << 20);
-    assert_eq!(report.hashed_bytes, 1 << 20);
+    assert_eq!((report.examined_files, report.literal_bytes), (1, 11 << 20));
+    assert_eq!(rig.signature_read_bytes() - read_before, 13 << 20);
+    assert_eq!(report.hashed_bytes, 11 << 20);
+}
+
+const BLOCK_LEN: usize = 4096;
+
+/// Writes blocks that lie elsewhere in the file, as a file system in a disk image does when a
+/// program saves a file anew; and some new ones.
+fn write_blocks(state: &mut State, file: NodeId, bytes: &mut [u8], random: &mut SplitMix64, number: usize) -> usize {
+    let blocks = (bytes.len() / BLOCK_LEN) as u64;
+    let mut new_bytes = 0;
+    for _ in 0..number {
+        let [from, to] = [random.below(blocks), random.below(blocks)].map(|block| block as usize * BLOCK_LEN);
+        let block = match random.below(10) {
+            0 => {
+                new_bytes += BLOCK_LEN;
+                noise(random.next_u64(), BLOCK_LEN)
+            }
+            _ => bytes[from..from + BLOCK_LEN].to_vec(),
+        };
+        bytes[to..to + BLOCK_LEN].copy_from_slice(&block);
+        state.write(file, to as u64, &block);
+    }
+    new_bytes
+}
+
+#[test]
+fn blocks_that_lie_elsewhere_cost_next_to_nothing() {
+    let mut rig = Rig::new(1);
+    let decisions = rig.keep_decisions();
+    let mut random = SplitMix64::new(7);
+    let mut bytes = noise(1, 20 << 20);
+    let file = rig.with_file(&bytes);
+    for round in 0..3 {
+        let new_bytes = write_blocks(&mut rig.tree.lock(), file, &mut bytes, &mut random, 200);
+        let read_before = rig.signature_read_bytes();
+        let before = rig.client.wire_bytes();
+        let report = rig.backup().unwrap();
+        assert_eq!(report.examined_files, 1, "round {round}");
+        assert!(
+            report.literal_bytes <= new_bytes as u64,
+            "{} of {new_bytes}",
+            report.literal_bytes
+        );
+        let wire = rig.client.wire_bytes().since(before);
+        assert!(
+            wire.total() < new_bytes as u64 + 200 * 40 + 16_384,
+            "{wire:?} {new_bytes}"
+        );
+        assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::LogLookedUp);
+        // The server reads all of it once, and then what changed.
+        let read = rig.signature_read_bytes() - read_before;
+        let read_max = if round == 0 { bytes.len() } else { 200 * BLOCK_LEN };
+        assert!(read <= read_max as u64, "round {round}: {read}");
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+#[test]
+fn blocks_that_are_nowhere_are_looked_up_ever_less_often() {
+    let mut rig = Rig::new(1);
+    let decisions = rig.keep_decisions();
+    let file = rig.with_file(&noise(1, 8 << 20));
+    let mut looked_up = Vec::new();
+    for round in 0..8 {
+        let mut state = rig.tree.lock();
+        for block in 0..64 {
+            // Apart from each other.
+            state.write(file, block << 15, &noise(1000 * (round + 1) + block, BLOCK_LEN));
+        }
+        drop(state);
+        let report = rig.backup().unwrap();
+        assert_eq!(report.literal_bytes, 64 * BLOCK_LEN as u64);
+        let decision = decided(&rig, &decisions, file);
+        assert_eq!((decision.method, decision.cause), (DeltaMethod::Log, Cause::LogKnew));
+        if decision.fallback == Some(Fallback::FoundNothing) {
+            looked_up.push(round);
+        }
+    }
+    assert_eq!(looked_up, [0, 2, 6]);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Blocks apart from each other, which the file lacks.
+fn write_new_blocks(state: &mut State, file: NodeId) {
+    for number in 0..64 {
+        state.write(file, number << 15, &noise(1000 + number, BLOCK_LEN));
+    }
+}
+
+#[test]
+fn lookup_with_a_wrong_answer_counts_for_nothing() {
+    let params = SignatureParams {
+        weak: WeakKind::Crc32c,
+        strong: StrongKind::Tree(LeafKind::Blake3),
+        ..SignatureParams::with_block_len(4 << 20, BLOCK_LEN as u32, 1)
+    };
+    // It claims to have the new blocks, one after the other at the beginning.
+    let blocks: Vec<u8> = (0..64).flat_map(|number| noise(1000 + number, BLOCK_LEN)).collect();
+    let index = BlockIndex::new(Signature::of(&blocks, params));
+    let mut lookup = LeafLookup::new(&index, 4 << 20);
+    for block in blocks.chunks(BLOCK_LEN) {
+        lookup.push(CrcKind::Crc32c.of(block) as u32, &LeafKind::Blake3.leaf(block));
+    }
+    let mut list = Vec::new();
+    lookup.finish().write(&mut list).unwrap();
+    let answer: Answer = (200, MEDIA_MATCHES, list);
+    let rig = Rig::through(1, patient(), scripted_proxy(move |_| Some(answer.clone())));
+    let file = rig.with_file(&noise(1, 4 << 20));
+    write_new_blocks(&mut rig.tree.lock(), file);
+    let report = rig.backup().unwrap();
+    assert_eq!((report.examined_files, report.literal_bytes), (0, blocks.len() as u64));
+    assert_eq!(rig.seq(), 2, "what was refused left no trace");
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Servers from before lookups refuse the list as one of unknown checksums.
+#[test]
+fn older_servers_are_asked_for_one_lookup() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let refuse = move |head: &str, _: &[u8]| {
+        let is_lookup = head.split(' ').nth(1).is_some_and(|path| path.contains("/matches"));
+        counter.fetch_add(u64::from(is_lookup), Ordering::SeqCst);
+        is_lookup.then(|| Problem::new(Code::InvalidParameter, "the search for blocks needs rolling checksums"))
+    };
+    let mut rig = Rig::through(1, patient(), |to, _| hearing(to, refuse));
+    rig.options.part_len_bytes = 1 << 20;
+    let files: Vec<NodeId> = (0..3)
+        .map(|number| {
+            let mut state = rig.tree.lock();
+            let file = state.create(NodeId::ROOT, format!("f{number}").as_bytes(), NodeKind::File);
+            state.write(file, 0, &noise(number, 4 << 20));
+            file
+        })
+        .collect();
+    rig.backup().unwrap();
+    for file in files {
+        write_new_blocks(&mut rig.tree.lock(), file);
+    }
+    assert_eq!(rig.backup().unwrap().literal_bytes, 3 * 64 * BLOCK_LEN as u64);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Blocks that come from elsewhere in the file, moved ranges, holes, new bytes and new lengths,
+/// between backups that may fail midway.
+#[test]
+fn random_moves_of_blocks_come_back() {
+    let seed = seed(41);
+    let mut found_bytes = 0;
+    for round in 0..8 {
+        let mut life = RandomLife::new(seed + round, 2_000_000);
+        for save in 0..6 {
+            life.rig.options.limits.extents_max = [40, 400, 1 << 18][(save % 3) as usize];
+            found_bytes += life.save().found_bytes;
+            // Without edits that insert or cut.
+            life.change(1, |state, random, file, bytes| {
+                write_blocks(state, file, bytes, random, 40);
+                match random.below(4) {
+                    0 => punch(state, random, file, bytes),
+                    1 => {
+                        bytes.truncate(bytes.len() - random.below(10_000) as usize);
+                        state.truncate(file, bytes.len() as u64);
+                    }
+                    2 => {
+                        let at = bytes.len() as u64;
+                        bytes.extend(noise(random.next_u64(), random.below(50_000) as usize));
+                        state.write(file, at, &bytes[at as usize..]);
+                    }
+                    _ => {}
+                }
+            });
+        }
+        life.check();
+    }
+    assert!(found_bytes > 1 << 20, "seed {seed}: {found_bytes}");
 }
 
 #[test]

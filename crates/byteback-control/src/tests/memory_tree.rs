@@ -294,6 +294,16 @@ impl TreeService for MemoryTree {
         Ok(nodes.iter().map(attributes).collect())
     }
 
+    fn peek(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.read(cut, node, ranges, sink)
+    }
+
     fn read(
         &self,
         cut: CutId,

@@ -31,6 +31,7 @@ use super::index::BlockIndex;
 use super::rolling::RollingFinder;
 use super::{ExtentSink, FindStats, HOLE_LEN_MIN};
 use crate::matches::MatchList;
+use crate::signature::Signature;
 
 /// The place of a block that was not found.
 const NOWHERE: u64 = u64::MAX;
@@ -43,7 +44,7 @@ pub struct ReverseFinder<'i> {
 }
 
 /// The offsets in the base of the new content's blocks.
-struct Places {
+pub(super) struct Places {
     block_len: u64,
     new_len: u64,
     of_block: Vec<u64>,
@@ -53,14 +54,9 @@ impl<'i> ReverseFinder<'i> {
     /// Begins at the first byte of the base. `index` is the index of the new content's signature.
     #[must_use]
     pub fn new(index: &'i BlockIndex) -> Self {
-        let places = Places {
-            block_len: u64::from(index.signature().params().block_len_bytes),
-            new_len: index.signature().content_len_bytes(),
-            of_block: vec![NOWHERE; index.signature().blocks()],
-        };
         Self {
             index,
-            finder: RollingFinder::new(index, places),
+            finder: RollingFinder::new(index, Places::new(index.signature())),
         }
     }
 
@@ -85,8 +81,17 @@ impl<'i> ReverseFinder<'i> {
 }
 
 impl Places {
+    /// For the content of this signature.
+    pub(super) fn new(signature: &Signature) -> Self {
+        Self {
+            block_len: u64::from(signature.params().block_len_bytes),
+            new_len: signature.content_len_bytes(),
+            of_block: vec![NOWHERE; signature.blocks()],
+        }
+    }
+
     /// The matches in the order of the new content.
-    fn into_list(mut self, index: &BlockIndex, base_len: u64) -> MatchList {
+    pub(super) fn into_list(mut self, index: &BlockIndex, base_len: u64) -> MatchList {
         let mut list = MatchList::new(index.signature().params().block_len_bytes, self.new_len, base_len);
         self.share(index);
         list.reserve(self.runs());

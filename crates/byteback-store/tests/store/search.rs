@@ -7,6 +7,7 @@ use std::io::Read;
 use byteback_delta::chunks::{ChunkList, ChunkLister, ChunkParams, MatchAnswer};
 use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{ChunkFinder, FoundExtents, MatchedContent};
+use byteback_delta::leaves::{LEAF_LEN_BYTES, LeafKind};
 use byteback_delta::matches::MatchList;
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use byteback_delta::strong::StrongKind;
@@ -73,6 +74,7 @@ fn find(lab: &Lab, seq: u64, base: &[u8], new: &[u8]) -> [usize; 3] {
     content.push(0, new).unwrap();
     let (by_blocks, literal) = compose(base, &content.finish().unwrap().0);
     assert_eq!(by_blocks, new);
+    look_up(lab, seq, base, new);
     let [proven, unproven] = [false, true].map(|has_unproven| {
         let (list, sent) = chunks(new, small());
         let sought = SoughtChunks::read(&sent[..]).unwrap();
@@ -181,6 +183,67 @@ fn a_list_in_any_order_has_the_content_read_twice_and_no_more() {
     finder.push(&new).unwrap();
     let (composed, literal) = compose(&base, &finder.finish().unwrap().0);
     assert!(composed == new && literal < new.len() / 4, "{literal}");
+}
+
+/// Looks the blocks of `new` up in the version `seq`, whose bytes are `base`: all that the base has
+/// at multiples of their length are found, apart from zeros. Returns their bytes.
+fn look_up(lab: &Lab, seq: u64, base: &[u8], new: &[u8]) -> usize {
+    let block_len = LEAF_LEN_BYTES as usize;
+    let params = SignatureParams {
+        weak: WeakKind::Crc32c,
+        strong: StrongKind::Tree(LeafKind::Blake3),
+        ..SignatureParams::with_block_len(base.len().max(new.len()) as u64, LEAF_LEN_BYTES, 9)
+    };
+    let sought = SoughtBlocks::read(&signature(new, params)[..]).unwrap();
+    let found = lab.store.find_blocks("f", FILE, Some(seq), &sought, &|| true);
+    let mut bytes = Vec::new();
+    found.unwrap().unwrap().write(&mut bytes).unwrap();
+    let list = MatchList::read(&bytes[..], new.len() as u64, LEAF_LEN_BYTES).unwrap();
+    assert_eq!(list.base_len_bytes(), base.len() as u64);
+    let mut found = vec![false; new.len().div_ceil(block_len)];
+    for run in list.runs() {
+        let (start, end) = (run.range.start() as usize, run.range.end() as usize);
+        assert!(new[start..end] == base[run.base_offset as usize..][..end - start]);
+        found[start / block_len..end / block_len].fill(true);
+    }
+    let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+    let mut found_bytes = 0;
+    for (block, is_found) in new.chunks_exact(block_len).zip(found) {
+        let is_there = base.chunks_exact(block_len).any(|other| other == block);
+        assert!(is_zero(block) || is_found == is_there);
+        found_bytes += if is_found { block_len } else { 0 };
+    }
+    found_bytes
+}
+
+#[test]
+fn lookup_reads_what_changed_since_the_last_one() {
+    let lab = Lab::new(1 << 24);
+    let mut content = noise(1, 1 << 20);
+    let len = content.len() as u64;
+    lab.first(&[(2, &content)]);
+    let blocks = |content: &[u8]| {
+        [
+            &content[8192..16_384],
+            &noise(5, 4096),
+            &content[500 * 1024..600 * 1024],
+        ]
+        .concat()
+    };
+    let read = || lab.store.sums_cost().signature_read_bytes;
+    let before = read();
+    assert_eq!(look_up(&lab, 1, &content, &blocks(&content)), 8192 + 100 * 1024);
+    assert_eq!(read() - before, len);
+    let before = read();
+    assert_eq!(look_up(&lab, 1, &content, &blocks(&content)), 8192 + 100 * 1024);
+    assert_eq!(read() - before, 0);
+    content[300_000] ^= 1;
+    let changed = content[300_000..300_001].to_vec();
+    lab.send(2, Some(1), &Batch::default().patch(2, len, &[(300_000, &changed)]))
+        .unwrap();
+    let before = read();
+    assert_eq!(look_up(&lab, 2, &content, &blocks(&content)), 8192 + 100 * 1024);
+    assert_eq!(read() - before, 4096);
 }
 
 #[track_caller]

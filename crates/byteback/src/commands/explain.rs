@@ -161,6 +161,9 @@ fn how(method: DeltaMethod) -> &'static str {
         DeltaMethod::LogSearched => {
             "the ranges that the log recorded as changed were searched in the server's version by rolling checksums"
         }
+        DeltaMethod::LogLookedUp => {
+            "the blocks that the log recorded as changed were looked up among those of the server's version"
+        }
         DeltaMethod::Full => "the whole file was sent",
     }
 }
@@ -192,6 +195,7 @@ fn because(decision: &Decision) -> String {
         Some(Fallback::ProofRefused) => "the server rejected the result of its own checksums",
         Some(Fallback::CostsLess) => "sending it was expected to take no longer than searching for it",
         Some(Fallback::Appended) => "the server's version ended before these ranges",
+        Some(Fallback::FoundNothing) => "the server's version had none of its blocks",
         Some(Fallback::NotSummed) => "it had no strong checksums: it was read once to compute them",
     };
     format!("{cause}, and {fallback}")

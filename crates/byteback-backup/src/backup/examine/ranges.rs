@@ -48,7 +48,7 @@ pub(in crate::backup) fn searchable_bytes(ranges: &ExtentSet, len_bytes: u64) ->
 }
 
 /// The reported ranges of a file of this length.
-fn reported(ranges: &ExtentSet, len_bytes: u64) -> impl Iterator<Item = ByteRange> {
+pub(super) fn reported(ranges: &ExtentSet, len_bytes: u64) -> impl Iterator<Item = ByteRange> {
     let whole = ByteRange::new(0, len_bytes);
     ranges.iter().filter_map(move |range| range.intersect(whole?))
 }

@@ -9,17 +9,30 @@
 //! *The share of the file that changed* is unknown before it is found. The share that the last
 //! backup of the file sent is the best guess ([`FileFacts::changed_share`]).
 //!
-//! *How scattered the change is* is unknown, too. It is taken to come in pieces of a page, each of
-//! which costs one block or chunk more, as these are found whole or not at all.
+//! *Up and down.* A byte from the server costs a part of a byte to it ([`DOWN_SHARE`]), so a
+//! signature that comes down is cheaper than as many checksums that go up. Measured is only the
+//! speed upwards.
+//!
+//! *How scattered the change is* is unknown, too. It is taken to come in pieces of a page, at least
+//! one, each of which costs one block or chunk more, as these are found whole or not at all.
 //!
 //! Out of scope: compression.
 
 use crate::decisions::DeltaMethod;
-use byteback_delta::leaves::{GROUP_LEN_BYTES, LeafKind};
+use byteback_delta::DIGEST_LEN;
+use byteback_delta::leaves::{GROUP_LEN_BYTES, LEAF_LEN_BYTES, LeafKind};
 use byteback_delta::signature::SignatureParams;
 
 /// Assumed speed of a link before anything was sent over it, in bytes per second: 100 Mbit/s.
 pub(in crate::backup) const LINK_DEFAULT: u64 = 12_500_000;
+
+/// Speed from which on a link does not count as faster, in bytes per second: 1 Gbit/s. Bytes
+/// are worth a little of a processor's work on any link.
+const LINK_MAX: u64 = 125_000_000;
+
+/// The cost of a byte from the server, as a share of that of a byte to it: links of homes, offices
+/// and phones are several times slower upwards.
+const DOWN_SHARE: f64 = 0.25;
 
 /// Assumed round trip, in nanoseconds.
 pub(in crate::backup) const ROUND_TRIP_DEFAULT_NS: u64 = 10_000_000;
@@ -33,6 +46,15 @@ pub(in crate::backup) const SEARCHED_SHARE_DEFAULT: f64 = 0.5;
 /// Bounds of that share: if the cheapest method is the same for both, the share is not looked up.
 pub(in crate::backup) const CHANGED_SHARES: [f64; 2] = [0.02, 0.9];
 
+/// Processor time of a request and its answer at both ends, in nanoseconds.
+const REQUEST_NS: f64 = 200_000.0;
+
+/// Bytes of a file in a list of those whose digests are asked for.
+const WANTED_DIGEST_LEN: f64 = 36.0;
+
+/// The share of short files that is assumed to be equal where anything may have changed.
+const EQUAL_SHARE: f64 = 0.25;
+
 /// Nanoseconds for each byte.
 mod per_byte {
     /// Reading from memory or a fast disk, with the copies on the way.
@@ -45,10 +67,15 @@ mod per_byte {
     pub(super) const ROLL: f64 = 2.0;
     /// Borders of chunks and their weak checksums.
     pub(super) const CUT: f64 = 0.25;
+    /// The leaves that the server keeps of its version, gone through.
+    pub(super) const LEAVES: f64 = 0.1;
     /// A literal that is written at the server and kept as long as the version: it counts for more
     /// time than writing takes, so that a fast link is no reason to store a file again.
     pub(super) const STORE: f64 = 40.0;
 }
+
+/// Bytes of a leaf.
+const LEAF_LEN: f64 = LEAF_LEN_BYTES as f64;
 
 /// Bytes of a block in a signature.
 const SIGNATURE_ENTRY_LEN: f64 = 12.0;
@@ -91,6 +118,8 @@ pub(in crate::backup) struct FileFacts {
     pub(in crate::backup) size_bytes: u64,
     /// The share of it that the server lacks.
     pub(in crate::backup) changed_share: f64,
+    /// Bytes of the server's version, as far as is known.
+    pub(in crate::backup) base_bytes: u64,
 }
 
 /// The expected cost of a method.
@@ -99,14 +128,15 @@ pub(in crate::backup) struct Estimate {
     /// Processor time of the client, on a processor of its own.
     client_ns: f64,
     server_ns: f64,
-    wire_bytes: f64,
+    up_bytes: f64,
+    down_bytes: f64,
     round_trips: f64,
 }
 
 impl Estimate {
     /// The expected cost of `method`.
     fn of(method: DeltaMethod, file: &FileFacts) -> Self {
-        use per_byte::{CUT, HASH, MATCH, READ, ROLL, STORE};
+        use per_byte::{CUT, HASH, LEAVES, MATCH, READ, ROLL, STORE};
         let size = file.size_bytes as f64;
         let changed = size * file.changed_share.clamp(0.0, 1.0);
         let same = size - changed;
@@ -115,19 +145,22 @@ impl Estimate {
         // Bytes sent where groups are compared first: their sums, and a signature of those in which
         // some piece changed.
         let groups = (size / GROUP_LEN).ceil();
+        let group_sums = groups * GROUP_ENTRY_LEN;
         let differing = groups.min((changed / PIECE_LEN).ceil()) * GROUP_LEN;
         // Less than a file's length.
         let leaf_block = SignatureParams::for_groups(LeafKind::Blake3, differing as u64, file.size_bytes, 0);
         let leaf_block_len = f64::from(leaf_block.block_len_bytes);
-        let compared = groups * GROUP_ENTRY_LEN + differing / leaf_block_len * SIGNATURE_ENTRY_LEN;
+        let of_differing = differing / leaf_block_len * SIGNATURE_ENTRY_LEN;
         let chunks = (size / CHUNK_LEN).ceil() * CHUNK_ENTRY_LEN;
         let search = same * MATCH + changed * ROLL;
-        let asked = |client_ns, server_ns, sent, granule_len: f64| {
-            let literals = (changed + changed / PIECE_LEN * granule_len).min(size);
+        let asked = |client_ns, server_ns, [up, down]: [f64; 2], granule_len: f64| {
+            let pieces = (changed / PIECE_LEN).ceil().max(1.0);
+            let literals = (changed + pieces * granule_len).min(size);
             Self {
                 client_ns,
                 server_ns: server_ns + literals * STORE,
-                wire_bytes: sent + literals,
+                up_bytes: up + literals,
+                down_bytes: down,
                 round_trips: 1.0,
             }
         };
@@ -138,19 +171,19 @@ impl Estimate {
             DeltaMethod::Log | DeltaMethod::Full => Self {
                 client_ns: size * READ,
                 server_ns: size * STORE,
-                wire_bytes: size,
-                round_trips: 0.0,
+                up_bytes: size,
+                ..Self::default()
             },
             DeltaMethod::Hash => asked(
                 size * (READ + 2.0 * HASH),
                 size * 2.0 * (READ + HASH),
-                signature,
+                [0.0, signature],
                 block_len,
             ),
             DeltaMethod::Rsync => asked(
                 size * (READ + HASH) + search,
                 size * 2.0 * (READ + HASH),
-                signature,
+                [0.0, signature],
                 block_len,
             ),
             // The part that is searched has about the length of the ranges on both sides as well.
@@ -160,14 +193,24 @@ impl Estimate {
                 Self {
                     client_ns: size * (READ + HASH) + search,
                     server_ns: size * 4.0 * (READ + HASH) + literals * STORE,
-                    wire_bytes: signature * 3.0 + literals,
+                    up_bytes: literals,
+                    down_bytes: signature * 3.0,
                     round_trips: 2.0,
                 }
             }
+            // The blocks are read and summed, and read once more. Those that are found are read for
+            // the proof.
+            DeltaMethod::LogLookedUp => Self {
+                client_ns: size * 2.0 * (READ + HASH),
+                server_ns: file.base_bytes as f64 * LEAVES + same * (READ + HASH) + changed * STORE,
+                up_bytes: changed + size / LEAF_LEN * SIGNATURE_ENTRY_LEN,
+                down_bytes: 0.0,
+                round_trips: 1.0,
+            },
             DeltaMethod::Webr => asked(
                 size * (READ + 2.0 * HASH) + changed * READ,
                 size * (2.0 * READ + HASH) + search,
-                signature,
+                [signature, 0.0],
                 block_len,
             ),
             // The tree's process reads and sums; the server sums for the signature, from which the
@@ -175,19 +218,19 @@ impl Estimate {
             DeltaMethod::SkyF => asked(
                 size * (READ + HASH) + changed * (READ + ROLL),
                 size * (READ + HASH),
-                compared,
+                [group_sums, of_differing],
                 leaf_block_len,
             ),
             DeltaMethod::SkyC => asked(
                 size * (READ + HASH) + 2.0 * changed * (READ + CUT),
                 size * (2.0 * READ + CUT + HASH),
-                compared + chunks * file.changed_share.clamp(0.0, 1.0),
+                [group_sums + chunks * file.changed_share.clamp(0.0, 1.0), of_differing],
                 CHUNK_LEN,
             ),
             DeltaMethod::Cdc => asked(
                 size * (READ + CUT + HASH) + changed * READ,
                 size * (2.0 * READ + CUT + 2.0 * HASH),
-                chunks,
+                [chunks, 0.0],
                 CHUNK_LEN,
             ),
         }
@@ -196,12 +239,33 @@ impl Estimate {
     /// The total time, in nanoseconds.
     fn time_ns(&self, conditions: &Conditions) -> f64 {
         let share = conditions.processor_share.clamp(0.01, 1.0);
-        let link = conditions.link_bytes_per_s.max(1) as f64;
-        self.round_trips * conditions.round_trip_ns as f64
+        let link = conditions.link_bytes_per_s.clamp(1, LINK_MAX) as f64;
+        self.round_trips * (conditions.round_trip_ns as f64 + REQUEST_NS)
             + self.client_ns / share
             + self.server_ns
-            + self.wire_bytes * 1e9 / link
+            + (self.up_bytes + self.down_bytes * DOWN_SHARE) * 1e9 / link
     }
+}
+
+/// Whether to ask for the digests of as many short contents as there are files here, with
+/// `total_bytes` together: whether that is expected to take less time than sending equal ones.
+pub(in crate::backup) fn is_comparing_worth(files: usize, total_bytes: u64, conditions: &Conditions) -> bool {
+    use per_byte::{HASH, READ, STORE};
+    let total = total_bytes as f64;
+    let digested_ns = total * (READ + HASH);
+    let asked = Estimate {
+        client_ns: digested_ns,
+        server_ns: digested_ns,
+        up_bytes: files as f64 * WANTED_DIGEST_LEN,
+        down_bytes: files as f64 * DIGEST_LEN as f64 * 2.0,
+        round_trips: 1.0,
+    };
+    let sent = Estimate {
+        server_ns: total * STORE,
+        up_bytes: total,
+        ..Estimate::default()
+    };
+    asked.time_ns(conditions) < sent.time_ns(conditions) * EQUAL_SHARE
 }
 
 /// The method that takes the shortest time; of equal ones the first. `None` if none is given.

@@ -6,6 +6,7 @@ fn known(log: LogKnowledge) -> Known {
         log,
         size_bytes: 1 << 20,
         searchable_bytes: 0,
+        block_bytes: 0,
         server_has: true,
         answers: Answers::ALL,
         proof_refused: false,
@@ -19,7 +20,7 @@ struct Told {
     sums_know_most: Option<bool>,
     leaves_exist: Option<bool>,
     sent_share: Option<f64>,
-    searched_share: Option<f64>,
+    former_search: Option<(DeltaMethod, Searches)>,
 }
 
 impl Hints for Told {
@@ -35,8 +36,9 @@ impl Hints for Told {
         Some(self.sent_share.expect("the record need not be asked"))
     }
 
-    fn searched_share(&mut self) -> Option<f64> {
-        Some(self.searched_share.expect("the record need not be asked"))
+    fn former_searches(&mut self, method: DeltaMethod) -> Option<Searches> {
+        let (former, searches) = self.former_search.expect("the record need not be asked");
+        (former == method).then_some(searches)
     }
 }
 
@@ -99,14 +101,14 @@ fn plan_chooses_the_cheapest_method() {
 
 #[test]
 fn plan_searches_long_ranges_unless_that_found_nothing() {
-    let method = |searchable_bytes, size_bytes, searched_share| {
+    let method = |searchable_bytes, size_bytes, searched_share: Option<f64>| {
         let known = Known {
             size_bytes,
             searchable_bytes,
             ..known(LogKnowledge::Ranges)
         };
         let told = Told {
-            searched_share,
+            former_search: searched_share.map(|share| (DeltaMethod::LogSearched, Searches::after(share))),
             sums_know_most: Some(false),
             ..Told::default()
         };
@@ -186,9 +188,41 @@ impl Hints for ToldOnce {
         self.0.sent_share()
     }
 
-    fn searched_share(&mut self) -> Option<f64> {
-        self.0.searched_share
+    fn former_searches(&mut self, method: DeltaMethod) -> Option<Searches> {
+        let (former, searches) = self.0.former_search?;
+        (former == method).then_some(searches)
     }
+}
+
+#[test]
+fn plan_looks_blocks_up_where_little_of_a_file_was_written() {
+    let method = |block_bytes, searchable_bytes, size_bytes, former_search: Option<(DeltaMethod, f64)>| {
+        let known = Known {
+            size_bytes,
+            searchable_bytes,
+            block_bytes,
+            ..known(LogKnowledge::Ranges)
+        };
+        let told = Told {
+            former_search: former_search.map(|(method, sent)| (method, Searches::after(sent))),
+            sums_know_most: Some(false),
+            ..Told::default()
+        };
+        plan(&known, &mut ToldOnce(told)).unwrap().method
+    };
+    let (looked_up, searched) = (DeltaMethod::LogLookedUp, DeltaMethod::LogSearched);
+    const MIB: u64 = 1 << 20;
+    assert_eq!(method(2 * MIB, 0, 100 * MIB, None), looked_up);
+    assert_eq!(method(2 * MIB, 2 * MIB, 100 * MIB, None), looked_up);
+    // A way that found nothing gives way to the other one, or to none.
+    assert_eq!(method(2 * MIB, 2 * MIB, 100 * MIB, Some((looked_up, 1.0))), searched);
+    assert_eq!(method(2 * MIB, 0, 100 * MIB, Some((looked_up, 1.0))), DeltaMethod::Log);
+    // Most of the file.
+    assert_eq!(method(90 * MIB, 90 * MIB, 100 * MIB, None), searched);
+    assert_eq!(method(90 * MIB, 90 * MIB, 100 * MIB, Some((searched, 1.0))), looked_up);
+    // Going through the leaves would cost more than the bytes.
+    assert_eq!(method(MIB / 8, 0, 1 << 40, None), DeltaMethod::Log);
+    assert_eq!(method(60_000, 0, 100 * MIB, None), DeltaMethod::Log);
 }
 
 #[test]
@@ -362,6 +396,8 @@ fn plan_chooses_only_methods_the_server_supports() {
             for chunks in [false, true] {
                 let answers = Answers {
                     groups: false,
+                    digests: false,
+                    lookup: false,
                     signature,
                     matches,
                     chunks,

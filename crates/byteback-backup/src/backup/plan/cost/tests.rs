@@ -20,6 +20,7 @@ fn file(size_bytes: u64, changed_share: f64) -> FileFacts {
     FileFacts {
         size_bytes,
         changed_share,
+        base_bytes: size_bytes,
     }
 }
 
@@ -63,6 +64,21 @@ fn a_busy_client_leaves_the_search_to_the_server() {
     let large = file(100 << 20, 0.3);
     assert_eq!(cheapest(methods, &large, &busy), Some(DeltaMethod::Webr));
     assert_eq!(cheapest(methods, &large, &megabits(100)), Some(DeltaMethod::Rsync));
+}
+
+/// A signature comes down, checksums of all blocks go up: with equal work, the way up is spared.
+#[test]
+fn checksums_come_down_rather_than_go_up() {
+    let fast_link = Conditions {
+        link_bytes_per_s: u64::MAX,
+        round_trip_ns: 100_000,
+        processor_share: 0.6,
+    };
+    let methods = [DeltaMethod::Webr, DeltaMethod::Rsync];
+    for saved in [file(2 << 20, 0.001), file(11 << 20, 0.01), file(100 << 20, 0.001)] {
+        assert_eq!(cheapest(methods, &saved, &fast_link), Some(DeltaMethod::Rsync));
+        assert_eq!(cheapest(methods, &saved, &megabits(100)), Some(DeltaMethod::Rsync));
+    }
 }
 
 /// Bad guesses (they come from records and measurements that may be damaged) still lead to one of
