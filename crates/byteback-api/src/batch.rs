@@ -45,8 +45,9 @@
 //! numbers. Its new batch instead names the one that it *follows* ([`Manifest::follows`]) and
 //! builds on the state which that one left.
 //!
-//! The body of a small commit is [`packed`], if that makes it shorter: its records then form one
-//! compressed frame behind the byte [`VERSION_PACKED`]. All other pieces are plain.
+//! A piece is [`packed`], if that makes it shorter: its records then form one compressed frame
+//! behind the byte [`VERSION_PACKED`], or [`VERSION_STREAMED`] if it is long. All other pieces are
+//! plain.
 //!
 //! Out of scope: checking that a batch makes sense. That needs the folder and is the store's work.
 
@@ -60,11 +61,11 @@ use byteback_delta::leaves::LeafKind;
 use byteback_model::FileId;
 use serde::{Deserialize, Serialize};
 
-pub use packed::{UNPACKED_LEN_MAX, VERSION_PACKED, packed};
+pub use packed::{STREAMED_LEN_MAX, UNPACKED_LEN_MAX, VERSION_PACKED, VERSION_STREAMED, packed};
 pub use reader::{BatchReader, Record};
 pub use writer::BatchWriter;
 
-/// The first bytes of every piece; [`VERSION`] or [`VERSION_PACKED`] follows.
+/// The first bytes of every piece; [`VERSION`], [`VERSION_PACKED`] or [`VERSION_STREAMED`] follows.
 pub const MAGIC: [u8; 7] = *b"BYBATCH";
 
 /// The version byte of a plain piece.
@@ -136,7 +137,7 @@ pub enum BatchError {
     #[error("this is not a batch stream")]
     NotABatch,
     /// This program does not read the version.
-    #[error("batch stream version {0} is not supported, only {VERSION} and {VERSION_PACKED}: update the older side")]
+    #[error("batch stream version {0} is not supported, only {VERSION} to {VERSION_STREAMED}: update the older side")]
     Version(u8),
     /// A packed piece unpacks to nothing, or to too much.
     #[error("cannot unpack the packed piece: {0}")]

@@ -151,6 +151,8 @@ pub struct ServerClient {
     options: ClientOptions,
     /// Whether the server is too old for packed pieces.
     refuses_packed: AtomicBool,
+    /// Whether it is too old for packed parts.
+    refuses_packed_parts: AtomicBool,
 }
 
 impl std::fmt::Debug for ServerClient {
@@ -281,6 +283,7 @@ impl ServerClient {
             throttle,
             options,
             refuses_packed: AtomicBool::new(false),
+            refuses_packed_parts: AtomicBool::new(false),
         })
     }
 

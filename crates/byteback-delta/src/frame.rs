@@ -7,12 +7,14 @@
 //! A frame is compressed only if that saves at least a twentieth of it. Samples are tried first, so
 //! that incompressible data (media, encrypted literals) costs little CPU.
 
-use std::io;
-
-use zstd::bulk::{Compressor, Decompressor};
-
+mod contexts;
 #[cfg(test)]
 mod tests;
+
+use std::io;
+
+use contexts::Kept;
+use zstd::bulk::{Compressor, Decompressor};
 
 /// The most literal bytes in a frame, before compression.
 pub const FRAME_RAW_LEN_MAX: u32 = 256 * 1024;
@@ -143,7 +145,7 @@ impl Frame {
 
 /// Turns stored frames into literal bytes; keeps its memory from frame to frame.
 pub struct FrameDecoder {
-    zstd: Decompressor<'static>,
+    zstd: Kept<Decompressor<'static>>,
 }
 
 impl FrameDecoder {
@@ -153,7 +155,7 @@ impl FrameDecoder {
     /// If zstd cannot allocate its state.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            zstd: Decompressor::new()?,
+            zstd: Kept::of_level(0)?,
         })
     }
 
@@ -172,7 +174,7 @@ impl FrameDecoder {
         raw.resize(raw_len as usize, 0);
         let found = self
             .zstd
-            .decompress_to_buffer(stored, raw.as_mut_slice())
+            .with(|zstd| zstd.decompress_to_buffer(stored, raw.as_mut_slice()))
             .map_err(FrameError::Zstd)?;
         if found != raw.len() {
             return Err(FrameError::RawLength { raw_len, found });
@@ -202,8 +204,9 @@ pub(crate) fn check_lengths(codec: Codec, raw_len: u32, stored_len: usize) -> Re
 
 /// Turns literal bytes into stored frames; keeps its memory from frame to frame.
 pub struct FrameEncoder {
-    zstd: Compressor<'static>,
-    sampler: Compressor<'static>,
+    zstd: Kept<Compressor<'static>>,
+    /// Made for the first frame that is long enough.
+    sampler: Option<Kept<Compressor<'static>>>,
 }
 
 impl FrameEncoder {
@@ -221,8 +224,8 @@ impl FrameEncoder {
     /// If zstd cannot allocate its state.
     pub fn with_effort(effort: Effort) -> io::Result<Self> {
         Ok(Self {
-            zstd: Compressor::new(effort.zstd_level())?,
-            sampler: Compressor::new(ZSTD_SAMPLE_LEVEL)?,
+            zstd: Kept::of_level(effort.zstd_level())?,
+            sampler: None,
         })
     }
 
@@ -235,7 +238,10 @@ impl FrameEncoder {
         // zstd stops as soon as its output would exceed the buffer; the frame is then stored raw,
         // which is never an error.
         stored.resize(paying_len(raw.len()), 0);
-        match self.zstd.compress_to_buffer(raw, stored.as_mut_slice()) {
+        let compressed = self
+            .zstd
+            .with(|zstd| zstd.compress_to_buffer(raw, stored.as_mut_slice()));
+        match compressed {
             Ok(len) => {
                 stored.truncate(len);
                 Codec::Zstd
@@ -248,11 +254,17 @@ impl FrameEncoder {
         if raw.len() < SAMPLED_FRAME_LEN {
             return true;
         }
+        if self.sampler.is_none() {
+            self.sampler = Kept::of_level(ZSTD_SAMPLE_LEVEL).ok();
+        }
+        // Without a sampler the frame itself shows it.
+        let Some(sampler) = &mut self.sampler else { return true };
         scratch.resize(paying_len(SAMPLE_LEN), 0);
         let step = (raw.len() - SAMPLE_LEN) / (SAMPLES - 1);
         (0..SAMPLES).any(|index| {
             let sample = &raw[index * step..][..SAMPLE_LEN];
-            self.sampler.compress_to_buffer(sample, scratch.as_mut_slice()).is_ok()
+            let compressed = sampler.with(|zstd| zstd.compress_to_buffer(sample, scratch.as_mut_slice()));
+            compressed.is_ok()
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Packing of small pieces: the parts that are the same in every batch are not sent.
+//! Packing of pieces: the parts that are the same in every batch are not sent. Long pieces are
+//! packed by [`streamed`].
 //!
 //! Continuous sync sends batches of a few changed bytes, in which JSON field names, identities and
 //! delta headers outweigh the change. A packed piece has the version byte [`VERSION_PACKED`] and
@@ -11,8 +12,13 @@
 //!
 //! Out of scope: state between batches. Each piece can be read by itself, however often it is sent.
 
+mod streamed;
+
 use super::{BatchError, MAGIC, VERSION};
 use std::io::Read;
+
+pub(super) use streamed::Unpacking;
+pub use streamed::{STREAMED_LEN_MAX, VERSION_STREAMED};
 
 /// The version byte of a packed piece. Its records are those of a plain one.
 pub const VERSION_PACKED: u8 = 2;
@@ -20,8 +26,7 @@ pub const VERSION_PACKED: u8 = 2;
 /// Maximum of bytes of records in a packed piece, and of bytes of its frame.
 pub const UNPACKED_LEN_MAX: usize = 32 * 1024;
 
-/// Longer pieces are not packed: the possible saving is a small fraction of them, but the time
-/// grows with their length.
+/// Longer pieces are packed as a stream.
 const PACKED_UP_TO: usize = 16 * 1024;
 
 /// Compression level. Higher levels gain nothing on input this small.
@@ -32,13 +37,16 @@ const HEADER_LEN: usize = MAGIC.len() + 1;
 /// Strings that occur often in pieces, the most frequent last, where references are cheapest.
 pub(super) const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
 
-/// The piece in fewer bytes; `None` if it is too long for that, or would not become shorter.
+/// The piece in fewer bytes; `None` if it is too long for that, or would hardly become shorter.
 #[must_use]
 pub fn packed(piece: &[u8]) -> Option<Vec<u8>> {
     let (header, records) = piece.split_at_checked(HEADER_LEN)?;
     let (magic, version) = header.split_at_checked(MAGIC.len())?;
-    if *magic != MAGIC || *version != [VERSION] || piece.len() > PACKED_UP_TO {
+    if *magic != MAGIC || *version != [VERSION] {
         return None;
+    }
+    if piece.len() > PACKED_UP_TO {
+        return streamed::streamed(records);
     }
     let mut compressor = zstd::bulk::Compressor::with_dictionary(LEVEL, DICTIONARY).ok()?;
     let frame = compressor.compress(records).ok()?;

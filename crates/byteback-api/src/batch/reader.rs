@@ -6,11 +6,12 @@
 //! Bytes read from a delta before that are not yet proven.
 //!
 //! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; for a
-//! packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
+//! small packed piece all of it, at most `UNPACKED_LEN_MAX` bytes; for a long one its window.
 
 use super::{
     BatchError, DirectoryTimeRecord, JSON_LEN_MAX, MAGIC, ProofRecord, TAG_DELTA, TAG_DIRECTORY_TIME, TAG_END,
-    TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, VERSION, VERSION_PACKED, packed,
+    TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, VERSION, VERSION_PACKED, VERSION_STREAMED,
+    packed,
 };
 use byteback_model::{FileId, Manifest, NameChange, NodeRecord, Totals};
 use std::io::{self, Cursor, Read};
@@ -43,8 +44,12 @@ pub enum Record {
 #[derive(Debug)]
 enum Source<R> {
     Input(R),
-    /// A packed piece, read and unpacked completely.
+    /// A small packed piece, read and unpacked completely.
     Unpacked(Cursor<Vec<u8>>),
+    /// A long packed piece.
+    Unpacking(Box<packed::Unpacking<R>>),
+    /// The input is about to be unpacked, or could not be.
+    Gone,
 }
 
 impl<R: Read> Read for Source<R> {
@@ -52,6 +57,8 @@ impl<R: Read> Read for Source<R> {
         match self {
             Self::Input(input) => input.read(buffer),
             Self::Unpacked(records) => records.read(buffer),
+            Self::Unpacking(records) => records.read(buffer),
+            Self::Gone => Ok(0),
         }
     }
 }
@@ -171,6 +178,11 @@ impl<R: Read> BatchReader<R> {
         match version {
             VERSION => {}
             VERSION_PACKED => self.input = Source::Unpacked(Cursor::new(packed::unpacked(&mut self.input)?)),
+            VERSION_STREAMED => {
+                if let Source::Input(input) = std::mem::replace(&mut self.input, Source::Gone) {
+                    self.input = Source::Unpacking(Box::new(packed::Unpacking::new(input)?));
+                }
+            }
             _ => return Err(BatchError::Version(version)),
         }
         self.started = true;
@@ -185,7 +197,7 @@ impl<R: Read> BatchReader<R> {
                 Ok(0) => return Ok(None),
                 Ok(_) => break,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e.into()),
+                Err(e) => return Err(of_io(e)),
             }
         }
         self.crc = crc32c::crc32c(&tag);
@@ -232,7 +244,7 @@ impl<R: Read> BatchReader<R> {
         let mut payload = Vec::new();
         // `take` instead of a buffer of `len` bytes: memory grows with the bytes received, not with
         // the claimed length.
-        let got = (&mut self.input).take(len).read_to_end(&mut payload)?;
+        let got = (&mut self.input).take(len).read_to_end(&mut payload).map_err(of_io)?;
         if u64::try_from(got).ok() != Some(len) {
             return Err(BatchError::Truncated { record });
         }
@@ -259,8 +271,16 @@ impl<R: Read> BatchReader<R> {
                 Ok(())
             }
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(BatchError::Truncated { record: self.record }),
-            Err(e) => Err(e.into()),
+            Err(e) => Err(of_io(e)),
         }
+    }
+}
+
+/// An error of the input, or of the piece that it is unpacked to.
+fn of_io(error: io::Error) -> BatchError {
+    match error.downcast::<BatchError>() {
+        Ok(error) => error,
+        Err(error) => error.into(),
     }
 }
 

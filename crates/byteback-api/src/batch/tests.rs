@@ -405,8 +405,8 @@ fn claimed_lengths_allocate_nothing() {
         read_all(&short_delta[..]),
         Err(BatchError::BadLength { len: 15, .. })
     ));
-    let version_3 = b"BYBATCH\x03";
-    assert!(matches!(read_all(&version_3[..]), Err(BatchError::Version(3))));
+    let version_4 = b"BYBATCH\x04";
+    assert!(matches!(read_all(&version_4[..]), Err(BatchError::Version(4))));
     assert!(matches!(read_all(&b"GET / HT"[..]), Err(BatchError::NotABatch)));
 }
 

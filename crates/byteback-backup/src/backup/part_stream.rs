@@ -402,17 +402,28 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                 let (answer, answers) = channel();
                 let digests = Arc::clone(&self.digests);
                 self.scope.spawn(move || {
-                    for (part, bytes) in waiting {
-                        let digest = Sha256::digest(&bytes).into();
+                    let stage = |part: u32, bytes: &[u8]| {
+                        let digest = Sha256::digest(bytes).into();
                         lock(&digests).insert(part, digest);
                         let mut put = || {
-                            server.put_part(folder, counter, part, &bytes, &patience(monitor))?;
+                            server.put_part(folder, counter, part, bytes, &patience(monitor))?;
                             monitor.event(Event::BytesSent(len_u64(bytes.len())));
                             Ok(())
                         };
-                        let staged = match memory {
-                            Some(memory) => memory.stage(part, (&bytes, &digest), &mut put),
+                        match memory {
+                            Some(memory) => memory.stage(part, (bytes, &digest), &mut put),
                             None => put(),
+                        }
+                    };
+                    for (part, bytes) in waiting {
+                        let staged = match server.packed_part(&bytes) {
+                            Some(packed) => match stage(part, &packed) {
+                                Err(BackupError::Server(error)) if server.refuses_packed_part(&error) => {
+                                    stage(part, &bytes)
+                                }
+                                staged => staged,
+                            },
+                            None => stage(part, &bytes),
                         };
                         if answer.send(staged).is_err() {
                             return;

@@ -533,11 +533,12 @@ fn backup_names_the_tree_that_backed_up_in_between() {
     assert_told("another machine or directory has saved into this folder since");
 }
 
-/// The answer of a server that is older than batches which follow what they replace: it cannot read
-/// them.
+/// The answer of a server that is older than batches which follow what they replace, and than
+/// packed pieces: it cannot read them.
 fn as_before(_: &str, body: &[u8]) -> Option<byteback_api::Problem> {
+    let is_packed = body.starts_with(b"BYBATCH") && !body.starts_with(b"BYBATCH\x01");
     let is_new = body.windows(6).any(|some| some == b"{\"of\":".as_slice());
-    is_new.then(|| byteback_api::Problem::new(byteback_api::Code::InvalidBody, "unknown variant `of`"))
+    (is_packed || is_new).then(|| byteback_api::Problem::new(byteback_api::Code::InvalidBody, "unknown variant `of`"))
 }
 
 /// Counts requests for directories and files of the tree.

@@ -100,6 +100,28 @@ impl ServerClient {
         })
     }
 
+    /// A part in fewer bytes; `None` if it would not become shorter, or the server has refused such
+    /// parts before.
+    #[must_use]
+    pub fn packed_part(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        match self.refuses_packed_parts.load(Ordering::Relaxed) {
+            true => None,
+            false => packed(bytes),
+        }
+    }
+
+    /// Whether the server does not read packed parts, as this error about one says; no part is
+    /// packed from then on.
+    #[must_use]
+    pub fn refuses_packed_part(&self, error: &ServerError) -> bool {
+        let is_refused = error
+            .problem
+            .as_ref()
+            .is_some_and(|problem| problem.code == Code::InvalidBody);
+        self.refuses_packed_parts.fetch_or(is_refused, Ordering::Relaxed);
+        is_refused
+    }
+
     /// Why the server broke a connection off while it was sent a long body. A server that refuses
     /// does not wait for the rest, and its answer may be lost with the connection; asked shortly,
     /// it says so again.

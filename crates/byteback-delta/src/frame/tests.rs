@@ -151,3 +151,43 @@ fn pseudo_random(seed: u64) -> impl FnMut() -> u64 {
         state >> 33
     }
 }
+
+/// Encoders and decoders of one thread use the contexts of those before them, at any level, and
+/// leave nothing behind in them.
+#[test]
+fn contexts_are_used_again_without_a_trace() {
+    let raw: Vec<Vec<u8>> = (0..20_usize)
+        .map(|number| b"some text that repeats, ".repeat(10 + number * number * 20))
+        .collect();
+    let encode = |effort: Effort, raw: &[u8]| {
+        let mut stored = Vec::new();
+        let codec = FrameEncoder::with_effort(effort).unwrap().encode(raw, &mut stored);
+        assert_eq!(codec, Codec::Zstd);
+        stored
+    };
+    for effort in Effort::ALL {
+        let fresh: Vec<Vec<u8>> = raw
+            .iter()
+            .map(|raw| std::thread::scope(|scope| scope.spawn(|| encode(effort, raw)).join().unwrap()))
+            .collect();
+        for round in 0..3 {
+            // Several at a time, too.
+            let _others = [Effort::Fast, effort, effort].map(|effort| FrameEncoder::with_effort(effort).unwrap());
+            for (raw, fresh) in raw.iter().zip(&fresh) {
+                assert!(encode(effort, raw) == *fresh, "round {round}");
+                let mut decoder = FrameDecoder::new().unwrap();
+                let mut decoded = Vec::new();
+                let damaged = [0x28, 0xb5, 0x2f, 0xfd, 9, 9, 9];
+                assert!(
+                    decoder
+                        .decode(Codec::Zstd, &damaged, raw.len() as u32, &mut decoded)
+                        .is_err()
+                );
+                decoder
+                    .decode(Codec::Zstd, fresh, raw.len() as u32, &mut decoded)
+                    .unwrap();
+                assert!(decoded == *raw);
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use byteback_model::{
 use proptest::prelude::*;
 
 /// The batch that continuous sync sends for a write of `content`.
-fn small_batch(content: &[u8]) -> Vec<u8> {
+pub(super) fn small_batch(content: &[u8]) -> Vec<u8> {
     let root = FileId(0x3034_52bb_27b4_cec1_0000_0000_0000_0001);
     let id = FileId(root.0 + 1);
     let mut writer = BatchWriter::new(Vec::new()).unwrap();
@@ -65,7 +65,7 @@ fn delta(content: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes that do not compress.
-fn noise(len: usize) -> Vec<u8> {
+pub(super) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut bytes = Vec::new();
     for _ in 0..len {
@@ -78,7 +78,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 /// All records and deltas, or the first error.
-fn read_all(bytes: &[u8]) -> Result<Vec<(Record, Vec<u8>)>, BatchError> {
+pub(super) fn read_all(bytes: &[u8]) -> Result<Vec<(Record, Vec<u8>)>, BatchError> {
     let mut reader = BatchReader::new(bytes);
     let mut records = Vec::new();
     while let Some(record) = reader.next_record()? {
@@ -154,7 +154,7 @@ fn packed_batch_leaves_incompressible_bytes_alone() {
     assert!(packed(b"").is_none());
     assert!(packed(b"BYBATCH").is_none());
     let mut long = b"BYBATCH\x01".to_vec();
-    long.extend(vec![0; PACKED_UP_TO]);
+    long.extend(noise(PACKED_UP_TO));
     assert!(packed(&long).is_none());
     let mut noisy = b"BYBATCH\x01".to_vec();
     noisy.extend(noise(500));
