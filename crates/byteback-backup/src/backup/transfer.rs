@@ -4,11 +4,13 @@
 //! file. Names follow. A name is sent only if the server has, or gets with this batch, both the
 //! directory and the node in it; the others are remembered for the next backup.
 //!
-//! `bases` looks up contents at the server that many files are compared with.
+//! `ahead` looks up attributes while files are sent, `bases` contents at the server that many files
+//! are compared with.
 
+mod ahead;
 mod bases;
 
-use super::changes::{ATTRIBUTES_PER_CALL, changed_bytes, count_name, count_node, for_each_page};
+use super::changes::{changed_bytes, count_name, count_node};
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::lookup::block_bytes;
 use super::examine::ranges::searchable_bytes;
@@ -26,6 +28,7 @@ use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, Former, Searches, former};
 use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use ahead::{Next, for_each_next};
 use bases::Bases;
 use byteback_api::batch::DirectoryTimeRecord;
 use byteback_api::messages::DIGESTED_LEN_MAX;
@@ -214,14 +217,9 @@ struct Transfer<'a, 'scope, 'env> {
 impl Transfer<'_, '_, '_> {
     fn run(mut self, counter: u64) -> Result<Sent> {
         let (tree, cut) = (self.job.tree, self.cut);
-        for_each_page(tree, cut, |page| {
-            for some in page.nodes.chunks(ATTRIBUTES_PER_CALL) {
-                self.nodes(some)?;
-            }
-            for change in &page.names {
-                self.name(change)?;
-            }
-            Ok(())
+        for_each_next(tree, cut, |next| match next {
+            Next::Nodes(changes, attributes) => self.nodes(&changes, attributes),
+            Next::Names(changes) => changes.iter().try_for_each(|change| self.name(change)),
         })?;
         let gone = std::mem::take(&mut self.unseen);
         self.missing.retain(|node| !gone.contains(node));
@@ -273,14 +271,9 @@ impl Transfer<'_, '_, '_> {
         })
     }
 
-    fn nodes(&mut self, changes: &[NodeChange]) -> Result<()> {
+    fn nodes(&mut self, changes: &[NodeChange], attributes: Vec<Result<Attributes, ServiceError>>) -> Result<()> {
         check_cancelled(self.job.monitor)?;
         let nodes: Vec<NodeId> = changes.iter().map(|change| change.node).collect();
-        let attributes = self.job.tree.attributes(self.cut.cut, &nodes)?;
-        if attributes.len() != nodes.len() {
-            let message = "the folder's daemon answered for the wrong number of files; restart it";
-            return Err(ServiceError::new(ErrorKind::Protocol, message).into());
-        }
         if let Some(followed) = &mut self.followed {
             let is_long =
                 |attributes: &Attributes| attributes.kind == NodeKind::File && attributes.size >= DIGESTED_LEN_MAX;

@@ -319,6 +319,43 @@ fn a_backup_that_is_stopped_saves_nothing_and_loses_nothing() {
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
+/// More files than attributes are asked for at once: one thread looks ahead of the other, and both
+/// end, whichever fails first.
+#[test]
+fn backup_of_many_files_ends_wherever_it_fails() {
+    let rig = Rig::new(33);
+    for number in 0..1500_u64 {
+        let mut state = rig.tree.lock();
+        let file = state.create(NodeId::ROOT, format!("f{number:04}").as_bytes(), NodeKind::File);
+        state.write(file, 0, &noise(number, 50));
+    }
+    for stops_at in [1, 600, 1400] {
+        let done = AtomicU64::new(0);
+        let reported = RecordingMonitor::new(|event, is_cancelled| {
+            let is_done = matches!(event, Event::FileDone { .. });
+            if is_done && done.fetch_add(1, Ordering::SeqCst) + 1 == stops_at {
+                is_cancelled.store(true, Ordering::SeqCst);
+            }
+        });
+        let error = rig.backup_with_monitor(&reported).unwrap_err();
+        assert!(matches!(error, BackupError::Cancelled), "{error:?}");
+    }
+    for dies_at in [8, 400, 1000] {
+        let tree = DyingTree {
+            tree: &rig.tree,
+            calls: AtomicU64::new(0),
+            dies_at,
+            dies_at_finish: false,
+        };
+        let error = byteback_backup::backup(&tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap_err();
+        let is_gone = matches!(&error, BackupError::Tree(error) if error.kind == ErrorKind::Gone);
+        assert!(is_gone, "{error:?}");
+    }
+    assert_eq!(rig.seq(), 0);
+    assert_eq!(rig.backup().unwrap().files_new, 1500);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
 #[test]
 fn backup_reports_unreadable_files_saves_the_rest_and_retries() {
     let rig = Rig::new(30);
