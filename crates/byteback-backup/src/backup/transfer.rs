@@ -151,6 +151,8 @@ struct OfFile<'t, 'a, 'scope, 'env> {
 }
 
 impl OfFile<'_, '_, '_, '_> {
+    /// How the file was saved before; or, if it is new, the one that it replaced: a program that
+    /// saves so changes about as much each time.
     fn former(&mut self) -> Option<Former> {
         let transfer = &mut *self.transfer;
         let options = transfer.job.options;
@@ -158,7 +160,9 @@ impl OfFile<'_, '_, '_, '_> {
             Some(dir) => former(dir.as_ref(), transfer.cut.tree),
             None => HashMap::new(),
         });
-        known.get(&self.node).copied()
+        let predecessor = transfer.bases.predecessor(self.node);
+        let former = known.get(&self.node).or_else(|| known.get(&predecessor?.0));
+        former.copied()
     }
 }
 
@@ -349,7 +353,7 @@ impl Transfer<'_, '_, '_> {
                 let followed = transfer.followed.as_mut()?;
                 followed.find(change.node, &attributes)
             }),
-            NodeKind::File => match self.bases.take_predecessor(change.node) {
+            NodeKind::File => match self.bases.predecessor(change.node) {
                 Some((predecessor, cause)) => {
                     let id = self.job.file_id(self.cut.tree, predecessor);
                     let found = Some(FollowedFile { id, cause });

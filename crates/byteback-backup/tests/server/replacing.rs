@@ -1,9 +1,11 @@
 //! Files that a program replaced when it saved them: each is sent as its difference from the file
 //! for which its name stood at the mark.
 
+use super::examining::decided;
 use super::random_lives::edit;
 use byteback_api::{Code, Problem};
 use byteback_backup::SnapshotSpec;
+use byteback_backup::decisions::{Cause, DeltaMethod};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 use byteback_oplog::WholeReason;
@@ -90,6 +92,30 @@ fn file_replaced_again_and_again_follows_the_saved_one() {
     let report = rig.backup().unwrap();
     assert_eq!((report.examined_files, report.followed_files), (1, 1));
     assert!(report.literal_bytes < 20_000, "{}", report.literal_bytes);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// A busy machine leaves the search to the server, unless it knows that little of the file has to
+/// be searched: from the file that this one replaced.
+#[test]
+fn replaced_file_inherits_the_record_of_how_it_was_saved() {
+    let mut rig = Rig::new(5);
+    let decisions = rig.keep_decisions();
+    rig.options.processor_share = 0.2;
+    let mut bytes = noise(1, 1 << 20);
+    let mut file = rig.with_file(&bytes);
+    for (round, is_known) in (2..).zip([false, true, true]) {
+        bytes.splice(500_000..500_000, noise(round, 1000));
+        file = replace(&mut rig.tree.lock(), Way::RenameOver, file, b"image", &bytes);
+        rig.backup().unwrap();
+        let decision = decided(&rig, &decisions, file);
+        let is_left_to_server = decision.method == DeltaMethod::Webr;
+        assert_eq!(
+            (is_left_to_server, decision.cause),
+            (!is_known, Cause::Replaced),
+            "round {round}"
+        );
+    }
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 

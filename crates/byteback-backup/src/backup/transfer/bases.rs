@@ -37,8 +37,8 @@ pub(super) struct Bases {
 
 impl Bases {
     /// The file that a new one replaced, or is a copy of.
-    pub(super) fn take_predecessor(&mut self, node: NodeId) -> Option<(NodeId, Cause)> {
-        self.predecessors.remove(&node)
+    pub(super) fn predecessor(&self, node: NodeId) -> Option<(NodeId, Cause)> {
+        self.predecessors.get(&node).copied()
     }
 
     /// The content that a short file may be equal to.

@@ -46,6 +46,18 @@ const REWRITTEN_BYTES: usize = 4 << 20;
 const REWRITE_INSERTED_BYTES: usize = 100;
 const REWRITE_AT: usize = 1 << 10;
 
+/// Blocks of the file system in a disk image, and the number of those that the file has which is
+/// saved there.
+const BLOCK_BYTES: usize = 4096;
+const GUEST_FILE_BLOCKS: u64 = 512;
+/// Its blocks that are new in each save.
+const GUEST_NEW_BLOCKS: u64 = 5;
+/// Blocks between the places of two saves.
+const GUEST_STEP_BLOCKS: u64 = 700;
+/// Blocks in which a file system keeps bitmaps, inodes and directories.
+const GUEST_TABLES: [u64; 6] = [0, 1, 2, 3, 30, 31];
+const GUEST_TABLE_CHANGE_BYTES: usize = 40;
+
 /// All of them; smaller ones if `quick`.
 pub(super) fn all(quick: bool) -> Vec<Case> {
     let (large_bytes, scattered_bytes) = if quick {
@@ -91,6 +103,12 @@ pub(super) fn all(quick: bool) -> Vec<Case> {
         }),
         simple("mail removed", 1, prepare_mailbox, remove_mail),
         simple("rewrite in place", 3, prepare_rewrite, rewrite),
+        simple(
+            "file saved in an image",
+            5,
+            move |folder| Ok(fs::write(folder.join("image"), random_bytes(70, large_bytes))?),
+            save_in_image,
+        ),
     ]
 }
 
@@ -239,6 +257,46 @@ fn rewrite(folder: &Path, index: usize) -> Result<(), SuiteError> {
     let mut file = File::create(&path)?;
     for piece in content.chunks(WRITE_BYTES) {
         file.write_all(piece)?;
+    }
+    Ok(())
+}
+
+/// Where the file in the image lies after so many saves: runs of blocks, each with its first one.
+fn guest_runs(saves: usize) -> [(u64, u64); 3] {
+    let first = 100 + saves as u64 * GUEST_STEP_BLOCKS;
+    [(first, 200), (first + 250, 200), (first + 500, GUEST_FILE_BLOCKS - 400)]
+}
+
+/// A program in a virtual machine saves a file under another name and renames it: the file system
+/// in the image writes the file to other blocks, and a little into its tables.
+fn save_in_image(folder: &Path, index: usize) -> Result<(), SuiteError> {
+    let mut random = Random::new(71 + index as u64);
+    let image = OpenOptions::new().read(true).write(true).open(folder.join("image"))?;
+    let at = |block: u64| block * BLOCK_BYTES as u64;
+    let mut content = Vec::new();
+    for (first, blocks) in guest_runs(index) {
+        let mut run = vec![0; usize::try_from(blocks)? * BLOCK_BYTES];
+        image.read_exact_at(&mut run, at(first))?;
+        content.extend(run);
+    }
+    for _ in 0..GUEST_NEW_BLOCKS {
+        let block = usize::try_from(random.below(GUEST_FILE_BLOCKS))?;
+        random.fill(&mut content[block * BLOCK_BYTES..][..BLOCK_BYTES]);
+    }
+    let mut rest = content.as_slice();
+    for (first, blocks) in guest_runs(index + 1) {
+        let (run, behind) = rest.split_at(usize::try_from(blocks)? * BLOCK_BYTES);
+        for (piece, offset) in run.chunks(WRITE_BYTES).zip((at(first)..).step_by(WRITE_BYTES)) {
+            image.write_all_at(piece, offset)?;
+        }
+        rest = behind;
+    }
+    for table in GUEST_TABLES {
+        let mut block = vec![0; BLOCK_BYTES];
+        image.read_exact_at(&mut block, at(table))?;
+        let changed = usize::try_from(random.below((BLOCK_BYTES - GUEST_TABLE_CHANGE_BYTES) as u64))?;
+        random.fill(&mut block[changed..][..GUEST_TABLE_CHANGE_BYTES]);
+        image.write_all_at(&block, at(table))?;
     }
     Ok(())
 }

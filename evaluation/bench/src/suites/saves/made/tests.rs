@@ -66,3 +66,22 @@ fn rewrite_inserts_bytes_near_the_beginning() {
     assert_eq!(before[..REWRITE_AT], after[..REWRITE_AT]);
     assert!(before[REWRITE_AT..] == after[REWRITE_AT + REWRITE_INSERTED_BYTES..]);
 }
+
+#[test]
+fn file_saved_in_an_image_moves_to_other_blocks() {
+    let [before, after] = [0, 2].map(|saves| file(&done(&case("file saved in an image"), saves), "image"));
+    assert_eq!(before.len(), after.len());
+    let content = |image: &[u8], saves| -> Vec<u8> {
+        let runs = guest_runs(saves);
+        let bytes = runs.iter().map(|(first, blocks)| {
+            let first = *first as usize * BLOCK_BYTES;
+            image[first..first + *blocks as usize * BLOCK_BYTES].to_vec()
+        });
+        bytes.flatten().collect()
+    };
+    let (before, after) = (content(&before, 0), content(&after, 2));
+    let blocks = || before.chunks(BLOCK_BYTES).zip(after.chunks(BLOCK_BYTES));
+    let new = blocks().filter(|(before, after)| before != after).count();
+    assert_eq!(before.len(), GUEST_FILE_BLOCKS as usize * BLOCK_BYTES);
+    assert!((1..=2 * GUEST_NEW_BLOCKS as usize).contains(&new), "{new}");
+}
