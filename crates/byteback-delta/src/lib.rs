@@ -29,6 +29,7 @@
 //!   from them.
 //! - [`groups`]: sums over 256 leaves, which are compared first.
 //! - [`bundle`]: several short contents in one stream.
+//! - [`contents`]: many of them in a stream of frames, sent while it is made.
 //! - [`put_page_delta`], [`apply_page_delta`]: the difference of two pages in a few bytes, for
 //!   storage that keeps a page's changes beside it.
 //! - [`ContentDigest`], [`leaves::LeafDigest`]: digests by which one end proves that it composed
@@ -41,6 +42,7 @@
 mod apply;
 pub mod bundle;
 pub mod chunks;
+pub mod contents;
 pub mod crc;
 pub mod cuckoo;
 mod digest;
