@@ -293,7 +293,7 @@ impl ContentReader {
 
 /// Maps an error that concerns only one file to `None`, so that it does not fail a request for many
 /// files.
-fn unless_per_file<T>(reported: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+pub(crate) fn unless_per_file<T>(reported: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     match reported {
         Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),
         Err(error) if crate::damage::is_of_frame(&error) => Ok(None),
@@ -308,7 +308,7 @@ fn into_io(error: WriteError) -> io::Error {
     }
 }
 
-fn unresolved() -> StoreError {
+pub(crate) fn unresolved() -> StoreError {
     StoreError::CatalogDamaged("a copy was left unresolved".to_owned())
 }
 

@@ -8,9 +8,10 @@
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`,
 //! `compact` extents laid over each other; [`stage`] the parts of a batch as they arrive; `apply`
-//! the rules of a batch; [`read`], [`versions`], [`content`], [`verify`] reading; [`damage`]
-//! finding and repairing damaged frames; [`signature`], [`search`] help for finding changes, with
-//! the checksums kept in [`sums`]; [`token`], [`devices`] access; `collect` garbage collection.
+//! the rules of a batch; [`read`], [`versions`], [`content`], [`many`], [`verify`] reading;
+//! [`damage`] finding and repairing damaged frames; [`signature`], [`search`] help for finding
+//! changes, with the checksums kept in [`sums`]; [`token`], [`devices`] access; `collect` garbage
+//! collection.
 //!
 //! Order of durable steps: segments are written and synced, then one catalog transaction refers to
 //! them, deletion comes last. A crash between them leaves unreferenced bytes, which the next start
@@ -31,6 +32,7 @@ mod error;
 pub mod fuzzing;
 pub mod groups;
 mod layer;
+pub mod many;
 pub mod model;
 pub mod numbers;
 mod paths;

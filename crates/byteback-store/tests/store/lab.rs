@@ -96,12 +96,21 @@ impl Catalog for LabCatalog {
 #[derive(Debug)]
 pub(crate) struct CountedSegments {
     inner: SegmentFiles,
-    reads: Mutex<BTreeMap<FrameRef, u32>>,
+    reads: Mutex<Vec<FrameRef>>,
 }
 
 impl CountedSegments {
     /// The frames that were read since the last call, and how often.
     pub(crate) fn take(&self) -> BTreeMap<FrameRef, u32> {
+        let mut counts = BTreeMap::new();
+        for frame in self.take_in_order() {
+            *counts.entry(frame).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The frames that were read since the last call, in this order.
+    pub(crate) fn take_in_order(&self) -> Vec<FrameRef> {
         std::mem::take(&mut self.reads.lock().unwrap())
     }
 }
@@ -112,7 +121,7 @@ impl Segments for CountedSegments {
     }
 
     fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError> {
-        *self.reads.lock().unwrap().entry(*frame).or_default() += 1;
+        self.reads.lock().unwrap().push(*frame);
         self.inner.read(frame, stored)
     }
 

@@ -16,6 +16,7 @@ mod follow;
 mod hostile;
 mod lab;
 mod loss;
+mod many;
 mod memory;
 mod parts;
 mod passes;
