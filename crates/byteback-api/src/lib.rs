@@ -23,6 +23,7 @@
 //! documents.
 
 pub mod batch;
+pub mod contents_request;
 pub mod digest;
 pub mod fingerprint;
 pub mod folder_name;
@@ -33,6 +34,7 @@ pub mod problem;
 pub mod query;
 pub mod routes;
 
+pub use contents_request::ContentsRequest;
 pub use digest::Digest;
 pub use fingerprint::Fingerprint;
 pub use folder_name::FolderName;
@@ -47,6 +49,12 @@ pub const MEDIA_DELTA: &str = "application/vnd.byteback.delta";
 
 /// Media type of a bundle of short contents (`byteback-delta`'s wire format).
 pub const MEDIA_BUNDLE: &str = "application/vnd.byteback.bundle";
+
+/// Media type of a request for the contents of many small files ([`contents_request`]).
+pub const MEDIA_CONTENTS_REQUEST: &str = "application/vnd.byteback.contents-request";
+
+/// Media type of a stream of contents (`byteback-delta`'s wire format).
+pub const MEDIA_CONTENTS: &str = "application/vnd.byteback.contents";
 
 /// Media type of a stream of events.
 pub const MEDIA_EVENTS: &str = "text/event-stream";

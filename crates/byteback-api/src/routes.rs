@@ -150,6 +150,8 @@ routes! {
     Digests = Post "/v1/folders/{folder}/digests" Reads;
     /// Read short contents, many at once.
     Bundle = Post "/v1/folders/{folder}/bundle" Reads;
+    /// Read the contents of many small files as a stream.
+    Contents = Post "/v1/folders/{folder}/contents" Reads;
     /// List known damaged frames, as the files show them now.
     KnownDamage = Get "/v1/folders/{folder}/damage" Reads;
     /// Count the nodes below a node at a moment.

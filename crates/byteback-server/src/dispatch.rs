@@ -188,6 +188,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Chunks => search::chunks(call).await,
         Route::Digests => reading::digests(call).await,
         Route::Bundle => reading::bundle(call).await,
+        Route::Contents => reading::contents(call).await,
         Route::Damage => damage::damage(call).await,
         Route::Heal => damage::heal(call).await,
         Route::KnownDamage => damage::known_damage(call).await,

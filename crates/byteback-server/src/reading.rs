@@ -4,19 +4,20 @@
 //! in the head, a delta has a trailer, and a verification has a last line, so that no client takes
 //! a part for the whole.
 
-use crate::body::{CHUNK_LEN, OutgoingBytes, outgoing};
+use crate::body::{BodyLimits, CHUNK_LEN, OutgoingBytes, collect, outgoing};
 use crate::call::{Call, blocking, json, stream_permit};
 use crate::convert;
 use crate::headers::insert_header;
 use crate::problem::{Answer, parameter, refuse, respond};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use byteback_api::contents_request::{ContentsRequest, REQUEST_LEN_MAX};
 use byteback_api::messages::{
     BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, DIGESTED_LEN_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX, Digests,
     VerifyEvent, WantedContents, WantedDigests,
 };
 use byteback_api::problem::Code;
-use byteback_api::{MEDIA_BUNDLE, MEDIA_DELTA, MEDIA_JSON_LINES};
+use byteback_api::{MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST, MEDIA_DELTA, MEDIA_JSON_LINES};
 use byteback_model::Seq;
 use byteback_store::content::ContentReader;
 use byteback_store::{Store, StoreError};
@@ -196,6 +197,40 @@ pub(crate) async fn bundle(mut call: Call) -> Answer {
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_BUNDLE));
+    Ok(response)
+}
+
+pub(crate) async fn contents(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let folder = call.folder()?;
+    let reported = call.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if reported.is_some_and(|reported| reported != MEDIA_CONTENTS_REQUEST.as_bytes()) {
+        return Err(parameter(format!("the Content-Type must be {MEDIA_CONTENTS_REQUEST}")));
+    }
+    let limits = BodyLimits {
+        len_max: REQUEST_LEN_MAX,
+        idle_timeout: call.shared.config.idle_timeout,
+        bytes_per_s_min: None,
+    };
+    let bytes = collect(std::mem::take(&mut call.body), limits).await?;
+    let wanted = ContentsRequest::decode(&bytes).map_err(|e| refuse(Code::InvalidBody, e.to_string()))?;
+    let permit = stream_permit(&call.shared).await?;
+    let store = call.shared.store.clone();
+    let reader = blocking(move || store.many_contents(&folder, wanted.at, wanted.files)).await?;
+    let (mut out, body) = outgoing(None);
+    let shared = std::sync::Arc::clone(&call.shared);
+    tokio::task::spawn_blocking(move || {
+        // An error of the destination means that the client went away.
+        if let Err(error) = reader.write(&mut out) {
+            shared.config.report(&format!("contents of many files: {error}"));
+            out.fail();
+        }
+        drop(permit);
+    });
+    let mut response = Response::new(body);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_CONTENTS));
     Ok(response)
 }
 

@@ -6,7 +6,7 @@ use byteback_delta::ContentDigest;
 use byteback_delta::bundle::{self, ShortContent};
 
 /// A file whose stored bytes lie between holes.
-fn holey() -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn holey() -> (Vec<u8>, Vec<u8>) {
     let mut bytes = vec![0; 50_000];
     bytes[20_000..20_100].copy_from_slice(&noise(9, 100));
     let delta = delta(0, bytes.len(), 20_000, &bytes[20_000..20_100]);
@@ -14,7 +14,7 @@ fn holey() -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The files of a batch, with their contents.
-fn files() -> Vec<(FileId, Vec<u8>)> {
+pub(crate) fn files() -> Vec<(FileId, Vec<u8>)> {
     let mut files: Vec<(FileId, Vec<u8>)> = (10..30)
         .map(|number| {
             (
@@ -30,7 +30,7 @@ fn files() -> Vec<(FileId, Vec<u8>)> {
     files
 }
 
-fn commit_all(world: &World, files: &[(FileId, Vec<u8>)]) {
+pub(crate) fn commit_all(world: &World, files: &[(FileId, Vec<u8>)]) {
     let mut writer = BatchWriter::new(Vec::new()).unwrap();
     writer.manifest(&world.manifest(1, None)).unwrap();
     writer.node(&node(ROOT, NodeKind::Directory, 0, None)).unwrap();

@@ -8,6 +8,7 @@
 
 mod bundle;
 mod client;
+mod contents;
 mod devices;
 mod events;
 mod guide;
