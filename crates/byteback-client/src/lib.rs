@@ -17,8 +17,8 @@ pub mod throttle;
 
 pub use error::{CertificateChanged, ServerError, ServerErrorKind};
 pub use server_client::{
-    ClientOptions, Connection, ContentReader, GoOn, Listening, Network, Pauses, ServerClient, ServerNews, TreePlace,
-    VerifyStream, WireBytes, join, of_hex,
+    ClientOptions, Connection, ContentReader, ContentsStream, GoOn, Listening, Network, Pauses, ServerClient,
+    ServerNews, TreePlace, VerifyStream, WireBytes, join, of_hex,
 };
 
 /// The result of a call of a server.

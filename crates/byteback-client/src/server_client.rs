@@ -57,6 +57,7 @@ pub use calls::{ContentReader, TreePlace, VerifyStream};
 pub use counting::WireBytes;
 pub use devices::join;
 pub use events::{Listening, ServerNews};
+pub use many::ContentsStream;
 pub use network::{Connection, Network};
 
 /// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry
@@ -153,6 +154,8 @@ pub struct ServerClient {
     refuses_packed: AtomicBool,
     /// Whether it is too old for packed parts.
     refuses_packed_parts: AtomicBool,
+    /// Whether the server is too old for streams of contents.
+    lacks_contents: AtomicBool,
 }
 
 impl std::fmt::Debug for ServerClient {
@@ -284,6 +287,7 @@ impl ServerClient {
             options,
             refuses_packed: AtomicBool::new(false),
             refuses_packed_parts: AtomicBool::new(false),
+            lacks_contents: AtomicBool::new(false),
         })
     }
 

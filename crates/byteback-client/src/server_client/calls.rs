@@ -687,7 +687,7 @@ pub struct ContentReader(BufReader<AnswerBody>);
 const LINE_LEN_MAX: u64 = 1024 * 1024;
 
 /// Most bytes that are read behind the end of the content, for the sake of the connection.
-const REST_LEN_MAX: u64 = 64 << 10;
+pub(super) const REST_LEN_MAX: u64 = 64 << 10;
 
 impl ContentReader {
     /// Reads the rest behind the end of the content: a connection whose answer was not read to its

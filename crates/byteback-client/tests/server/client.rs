@@ -1,9 +1,10 @@
 //! The client's handling of answers: what it repeats, what it never repeats, and what it counts.
 
 use byteback_api::messages::{BatchStatus, FolderList, JoinResponse};
-use byteback_api::{Code, FolderName, MEDIA_BUNDLE, Problem};
+use byteback_api::{Code, FolderName, MEDIA_BUNDLE, MEDIA_CONTENTS, Problem};
 use byteback_client::{ServerErrorKind, join};
 use byteback_delta::bundle::{self, ShortContent};
+use byteback_delta::contents::{ContentsError, ContentsWriter};
 use byteback_model::{BatchApplied, FileId, NodeId, NodeKind};
 use byteback_testkit::clients::{impatient, join_request, patient};
 use byteback_testkit::rig::Rig;
@@ -320,4 +321,65 @@ fn bundle_that_breaks_off_is_asked_for_again() {
     let server = scripted_server_with(patient(), move |_, _| (200, MEDIA_BUNDLE, whole.clone()));
     let error = server.short_contents(&folder, 1, &[FileId(1); 3]).unwrap_err();
     assert_eq!(error.kind, ServerErrorKind::Protocol, "{error}");
+}
+
+#[test]
+fn contents_of_an_old_server_are_asked_for_once() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&asked);
+    let server = scripted_server_with(patient(), move |method, path| {
+        assert_eq!((method, path), ("POST", "/v1/folders/home/contents"));
+        count.fetch_add(1, Ordering::SeqCst);
+        problem(Code::RouteNotFound)
+    });
+    for _ in 0..3 {
+        assert!(
+            server
+                .contents(&folder(), 1, &[FileId(1)], &|_| true)
+                .unwrap()
+                .is_none()
+        );
+        assert!(server.lacks_contents());
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    // Other refusals say nothing about the call.
+    for answer in [
+        problem(Code::FolderNotFound),
+        problem(Code::InvalidBody),
+        (404, "text/html", Vec::new()),
+        (200, MEDIA_BUNDLE, Vec::new()),
+    ] {
+        let server = scripted_server_with(patient(), move |_, _| answer.clone());
+        server.contents(&folder(), 1, &[FileId(1)], &|_| true).unwrap_err();
+        assert!(!server.lacks_contents());
+    }
+}
+
+#[test]
+fn contents_stream_that_breaks_off_shows_as_such() {
+    let files: Vec<FileId> = (1..=3).map(FileId).collect();
+    let mut content = ShortContent::zeros(300_000 - 50_000);
+    content.push(0, &byteback_host::random::noise(1, 250_000));
+    let mut writer = ContentsWriter::new(Vec::new(), 3).unwrap();
+    for file in &files {
+        writer.push(file.to_bytes(), Some(&content)).unwrap();
+    }
+    let whole = writer.finish().unwrap();
+    let read = |cut: usize| {
+        let sent = whole[..cut].to_vec();
+        let server = scripted_server_with(patient(), move |_, _| (200, MEDIA_CONTENTS, sent.clone()));
+        let mut stream = server.contents(&folder(), 1, &files, &|_| true).unwrap().unwrap();
+        let came = files.iter().map(|file| stream.next_of(*file));
+        let came: Vec<_> = came.take_while(|came| came.is_ok()).flatten().flatten().collect();
+        let error = (came.len() < 3).then(|| stream.next_of(files[came.len()]).unwrap_err());
+        stream.finish();
+        (came, error)
+    };
+    let (came, error) = read(whole.len());
+    assert!(error.is_none() && came.iter().all(|came| *came == content));
+    for (cut, contents) in [(0, 0), (10, 0), (100, 0), (whole.len() - 1, 2)] {
+        let (came, error) = read(cut);
+        assert_eq!(came.len(), contents, "cut at {cut}");
+        assert!(matches!(error, Some(ContentsError::Io(_))), "cut at {cut}: {error:?}");
+    }
 }
