@@ -25,6 +25,7 @@ mod attributes;
 mod file;
 mod flags;
 mod look;
+mod many;
 mod near;
 mod place;
 mod publish;
@@ -46,6 +47,7 @@ use byteback_host::tree;
 use byteback_model::{ByteString, FileId, NodeInfo, NodeKind, Seq};
 use file::{FileJob, restore_file};
 use flags::LastFlags;
+use many::{Gathered, Work, restore_many};
 use place::{
     Force, Place, TemporaryNames, clear_way, make_directory, open_up, remove_all, remove_leftovers, rename_into_place,
 };
@@ -637,21 +639,25 @@ impl Restore<'_> {
     /// Runs `make_jobs` while threads work on the files that it hands on.
     fn in_parallel(&self, make_jobs: impl FnOnce(&mut dyn FnMut(FileJob) -> Result<()>) -> Result<()>) -> Result<()> {
         let threads = self.options.jobs.clamp(1, 64);
-        let (sender, receiver) = sync_channel::<FileJob>(threads * 4);
+        let (sender, receiver) = sync_channel::<Work>(threads * 4);
         let receiver = Mutex::new(receiver);
         let first_error = Mutex::new(None);
         let made = std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| self.work(&receiver, &first_error));
             }
-            let made = make_jobs(&mut |job| {
+            let send = |work: Option<Work>| -> Result<()> {
                 if lock(&first_error).is_some() {
                     return Err(BackupError::Cancelled);
                 }
+                let Some(work) = work else { return Ok(()) };
                 sender
-                    .send(job)
+                    .send(work)
                     .map_err(|_| BackupError::local("restore", "files", io::Error::other("all threads have ended")))
-            });
+            };
+            let mut gathered = Gathered::default();
+            let made = make_jobs(&mut |job| send(gathered.add(self, job)));
+            let made = made.and_then(|()| send(gathered.take()));
             drop(sender);
             made
         })
@@ -669,14 +675,19 @@ impl Restore<'_> {
         }
     }
 
-    fn work(&self, jobs: &Mutex<Receiver<FileJob>>, first_error: &Mutex<Option<BackupError>>) {
+    fn work(&self, jobs: &Mutex<Receiver<Work>>, first_error: &Mutex<Option<BackupError>>) {
+        let is_over = || lock(first_error).is_some();
         loop {
-            let Ok(job) = lock(jobs).recv() else { return };
+            let Ok(work) = lock(jobs).recv() else { return };
             // After an error that ends everything the remaining jobs are only drained.
-            if lock(first_error).is_some() {
+            if is_over() {
                 continue;
             }
-            if let Err(error) = check_cancelled(self.monitor).and_then(|()| restore_file(self, &job)) {
+            let done = check_cancelled(self.monitor).and_then(|()| match &work {
+                Work::One(job) => restore_file(self, job),
+                Work::Many(jobs) => restore_many(self, jobs, &is_over),
+            });
+            if let Err(error) = done {
                 lock(first_error).get_or_insert(error);
             }
         }

@@ -34,7 +34,25 @@ pub(super) struct FileJob {
 /// # Errors
 /// Those that end the whole restore: a server that is gone or not to be trusted, a full disk.
 pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
-    let restored = try_restore(restore, job);
+    let restored = restore
+        .open_dir(&job.place.dir)
+        .map_err(FileError::Local)
+        .and_then(|dir| match look(restore, job, &dir)? {
+            Looked::Kept => Ok(None),
+            Looked::Make(change) => make(restore, job, &dir, change).map(Some),
+        });
+    finish_file(restore, job, restored)
+}
+
+/// Counts a file that was made, kept or failed, and hands a made one on to `publish`.
+///
+/// # Errors
+/// As [`restore_file`].
+pub(super) fn finish_file(
+    restore: &Restore<'_>,
+    job: &FileJob,
+    restored: Result<Option<WholeFile>, FileError>,
+) -> Result<()> {
     let read_bytes = match &restored {
         // Bytes that a pull finds here already are not counted separately.
         Ok(Some(whole)) if restore.pull.is_none() => whole.written_bytes,
@@ -73,86 +91,121 @@ impl From<io::Error> for FileError {
     }
 }
 
-/// Makes the file under a temporary name; `None` if it was there already.
-fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>, FileError> {
-    let dir = restore.open_dir(&job.place.dir)?;
+/// The result of a look at the file's place.
+pub(super) enum Looked {
+    /// The file is there, and has its attributes now.
+    Kept,
+    /// The file has to be made; a pull reports the change.
+    Make(Option<Change>),
+}
+
+/// Looks whether the file is there already, and if so gives it its attributes.
+pub(super) fn look(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Looked, FileError> {
     let attributes = &job.node.attributes;
-    let path = job.place.path();
+    let place = &job.place;
     if let Some(rules) = &restore.pull {
-        let change = match rules
-            .judge(Some(&dir), &job.place, &job.node)
-            .map_err(FileError::All)??
-        {
+        match rules.judge(Some(dir), place, &job.node).map_err(FileError::All)?? {
             Verdict::Keep => {
-                restore.tally.remember(job.node.id, &job.place);
-                restore.tally.file_kept(&path);
-                return Ok(None);
+                restore.tally.remember(job.node.id, place);
+                restore.tally.file_kept(&place.path());
+                return Ok(Looked::Kept);
             }
             Verdict::Attributes => {
-                restore.force().unprotect(&dir, &job.place.name)?;
-                let file = tree::open_path_at(&dir, &job.place.name)?;
-                apply_attributes(&file, attributes, &path, restore.tally)?;
-                restore.tally.remember(job.node.id, &job.place);
-                rules.tell(&path, Change::Attributes);
-                restore.tally.file_kept(&path);
-                return Ok(None);
+                keep(restore, job, dir)?;
+                rules.tell(&place.path(), Change::Attributes);
+                restore.tally.file_kept(&place.path());
+                return Ok(Looked::Kept);
             }
             Verdict::Blocked(why) => return Err(io::Error::other(why).into()),
-            Verdict::Make(change) => change,
-        };
-        let partial = match attributes.size {
-            NEAR_LEN_MIN.. => open_partial(&dir, job)?,
-            _ => None,
-        };
-        let whole = match partial {
-            Some((temporary, file)) => {
-                let old = open_old(&dir, job);
-                let written_bytes = fetch_near(restore, rules, job, &file, old.as_ref())?;
-                apply_attributes(&file, attributes, &path, restore.tally)?;
-                WholeFile {
-                    place: job.place.clone(),
-                    temporary,
-                    id: job.node.id,
-                    written_bytes,
-                    lock: Some(file),
-                }
-            }
-            None => create_whole_file(restore, job, &dir)?,
-        };
-        rules.tell(&path, change);
-        return Ok(Some(whole));
+            Verdict::Make(change) => return Ok(Looked::Make(Some(change))),
+        }
     }
     if restore.options.overwrite
         && !restore.options.verify
-        && let Ok(there) = tree::stat_at(&dir, &job.place.name)
+        && let Ok(there) = tree::stat_at(dir, &place.name)
         && there.kind == NodeKind::File
         && there.nlink == 1
         && there.size == attributes.size
         && there.mtime_ns == attributes.mtime_ns
     {
-        restore.force().unprotect(&dir, &job.place.name)?;
-        let file = tree::open_path_at(&dir, &job.place.name)?;
-        apply_attributes(&file, attributes, &path, restore.tally)?;
-        restore.tally.remember(job.node.id, &job.place);
-        restore.tally.file_kept(&path);
-        return Ok(None);
+        keep(restore, job, dir)?;
+        restore.tally.file_kept(&place.path());
+        return Ok(Looked::Kept);
     }
-    create_whole_file(restore, job, &dir).map(Some)
+    Ok(Looked::Make(None))
 }
 
-/// Makes the file under an unused name.
-fn create_whole_file(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<WholeFile, FileError> {
+/// Gives a file that is there its attributes.
+fn keep(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> io::Result<()> {
+    restore.force().unprotect(dir, &job.place.name)?;
+    let file = tree::open_path_at(dir, &job.place.name)?;
+    apply_attributes(&file, &job.node.attributes, &job.place.path(), restore.tally)?;
+    restore.tally.remember(job.node.id, &job.place);
+    Ok(())
+}
+
+/// Makes the file under a temporary name, of bytes that are fetched for it alone.
+fn make(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd, change: Option<Change>) -> Result<WholeFile, FileError> {
+    let Some(rules) = &restore.pull else {
+        return create_whole_file(restore, job, dir, |file| fetch(restore, job, file));
+    };
+    let attributes = &job.node.attributes;
+    let partial = match attributes.size {
+        NEAR_LEN_MIN.. => open_partial(dir, job)?,
+        _ => None,
+    };
+    let whole = match partial {
+        Some((temporary, file)) => {
+            let old = open_old(dir, job);
+            let written_bytes = fetch_near(restore, rules, job, &file, old.as_ref())?;
+            apply_attributes(&file, attributes, &job.place.path(), restore.tally)?;
+            WholeFile {
+                place: job.place.clone(),
+                temporary,
+                id: job.node.id,
+                written_bytes,
+                lock: Some(file),
+            }
+        }
+        None => create_whole_file(restore, job, dir, |file| fetch(restore, job, file))?,
+    };
+    tell_made(restore, job, change);
+    Ok(whole)
+}
+
+/// Reports a file that a pull has made.
+pub(super) fn tell_made(restore: &Restore<'_>, job: &FileJob, change: Option<Change>) {
+    if let (Some(rules), Some(change)) = (&restore.pull, change) {
+        rules.tell(&job.place.path(), change);
+    }
+}
+
+/// The number of bytes written into a file, and the ranges of it that are lost.
+pub(super) type Filled = (u64, Vec<ByteRange>);
+
+/// Fetches the contents of one file, or the part of them that the server can read, if that is asked
+/// for.
+fn fetch(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<Filled, FileError> {
+    let all = ByteRange::new(0, job.node.attributes.size);
+    match fetch_range(restore, job, file, all) {
+        Err(FileError::Damaged(ranges)) if restore.options.salvage => salvage(restore, job, file, ranges),
+        fetched => fetched.map(|written_bytes| (written_bytes, Vec::new())),
+    }
+}
+
+/// Makes the file under an unused name; `fill` writes its contents.
+pub(super) fn create_whole_file(
+    restore: &Restore<'_>,
+    job: &FileJob,
+    dir: &OwnedFd,
+    fill: impl FnOnce(&File) -> Result<Filled, FileError>,
+) -> Result<WholeFile, FileError> {
     let attributes = &job.node.attributes;
     let path = job.place.path();
     let temporary = restore.temporary_names.next();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = File::from(tree::open_at(dir, &temporary, flags, Mode::RUSR | Mode::WUSR)?);
-    let all = ByteRange::new(0, attributes.size);
-    let fetched = match fetch_range(restore, job, &file, all) {
-        Err(FileError::Damaged(ranges)) if restore.options.salvage => salvage(restore, job, &file, ranges),
-        fetched => fetched.map(|written_bytes| (written_bytes, Vec::new())),
-    };
-    let written = fetched.and_then(|(written_bytes, lost)| {
+    let written = fill(&file).and_then(|(written_bytes, lost)| {
         if lost.is_empty() {
             apply_attributes(&file, attributes, &path, restore.tally)?;
         } else {
@@ -183,12 +236,7 @@ fn create_whole_file(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Res
 
 /// Writes the parts of the contents that the server can read, and leaves holes for the rest;
 /// returns the number of bytes written, and the lost ranges.
-fn salvage(
-    restore: &Restore<'_>,
-    job: &FileJob,
-    file: &File,
-    mut lost: Vec<ByteRange>,
-) -> Result<(u64, Vec<ByteRange>), FileError> {
+fn salvage(restore: &Restore<'_>, job: &FileJob, file: &File, mut lost: Vec<ByteRange>) -> Result<Filled, FileError> {
     let size = job.node.attributes.size;
     // A disk may lose more while it is read.
     for _ in 0..SALVAGE_TRIES_MAX {

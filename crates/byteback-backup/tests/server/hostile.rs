@@ -2,11 +2,13 @@
 //! endless is swallowed.
 
 use byteback_api::messages::{DiffPage, EntryInfo, SnapshotPage, TreePage, VerifyEvent};
-use byteback_api::{FolderName, MEDIA_DELTA};
+use byteback_api::{FolderName, MEDIA_CONTENTS, MEDIA_DELTA};
 use byteback_backup::{
     BackupError, RestoreOptions, Silent, SnapshotSpec, VerifyOptions, diff, list, restore, snapshots, verify,
 };
 use byteback_client::{ClientOptions, ServerClient, ServerErrorKind};
+use byteback_delta::bundle::ShortContent;
+use byteback_delta::contents::ContentsWriter;
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ByteString, FileId, NodeInfo, NodeKind, Snapshot, SnapshotLabel};
@@ -359,6 +361,155 @@ fn contents_that_lie_leave_no_file_behind() {
                 matches!(kind, Some(ServerErrorKind::Protocol | ServerErrorKind::Refused)),
                 "{kind:?}"
             );
+        });
+    }
+}
+
+/// Records of a stream of contents: identity, and the content if it is not left out.
+type Records<'a> = &'a [(u128, Option<&'a [u8]>)];
+
+fn stream_of(records: Records<'_>) -> Vec<u8> {
+    let mut writer = ContentsWriter::new(Vec::new(), records.len() as u32).unwrap();
+    for (id, bytes) in records {
+        let content = bytes.map(|bytes| {
+            let mut content = ShortContent::zeros(bytes.len() as u64);
+            content.push(0, bytes);
+            content
+        });
+        writer.push(id.to_be_bytes(), content.as_ref()).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// The effect of a lie about many contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The restore ends.
+    EndsAll,
+    /// As many files are fetched alone, and all are right.
+    Alone(u64),
+}
+
+#[test]
+fn streams_of_contents_that_lie_change_no_file() {
+    use Effect::{Alone, EndsAll};
+    let honest: Records<'_> = &[(2, Some(b"one 1")), (3, Some(b"two 2")), (4, Some(b"three"))];
+    let whole = stream_of(honest);
+    let changed = |at: usize, to: &[u8]| {
+        let mut changed = whole.clone();
+        changed[at..at + to.len()].copy_from_slice(to);
+        changed
+    };
+    let of_frames: Vec<u8> = {
+        // A frame that is as long as its number can say.
+        let mut stream = whole[..18].to_vec();
+        stream.extend_from_slice(&[0xff; 8]);
+        stream.resize(5000, 7);
+        stream
+    };
+    let none: Records<'_> = &[(2, None), (3, Some(b"two 2")), (4, None)];
+    let cases: Vec<(&str, &'static str, Vec<u8>, Effect)> = vec![
+        ("honest", MEDIA_CONTENTS, whole.clone(), Alone(0)),
+        (
+            "longer",
+            MEDIA_CONTENTS,
+            stream_of(&[(2, Some(b"one 1")), (3, Some(b"two 22")), (4, Some(b"three"))]),
+            EndsAll,
+        ),
+        (
+            "shorter",
+            MEDIA_CONTENTS,
+            stream_of(&[(2, Some(b"one 1")), (3, Some(b"two")), (4, Some(b"three"))]),
+            EndsAll,
+        ),
+        (
+            "wrong order",
+            MEDIA_CONTENTS,
+            stream_of(&[(2, Some(b"one 1")), (4, Some(b"three")), (3, Some(b"two 2"))]),
+            Alone(2),
+        ),
+        (
+            "a file too few",
+            MEDIA_CONTENTS,
+            stream_of(&[(2, Some(b"one 1")), (3, Some(b"two 2"))]),
+            EndsAll,
+        ),
+        (
+            "a file too many",
+            MEDIA_CONTENTS,
+            stream_of(&[honest, &[(5, Some(b"four4"))]].concat()),
+            EndsAll,
+        ),
+        ("left out", MEDIA_CONTENTS, stream_of(none), Alone(2)),
+        (
+            "cut off in a frame",
+            MEDIA_CONTENTS,
+            whole[..whole.len() - 9].to_vec(),
+            Alone(3),
+        ),
+        ("cut off before a frame", MEDIA_CONTENTS, whole[..18].to_vec(), Alone(3)),
+        ("nothing", MEDIA_CONTENTS, vec![], Alone(3)),
+        (
+            "a flipped bit",
+            MEDIA_CONTENTS,
+            changed(whole.len() - 9, b"\x7f"),
+            Alone(3),
+        ),
+        ("a newer version", MEDIA_CONTENTS, changed(8, &[9]), Alone(3)),
+        ("a frame of 4 GiB", MEDIA_CONTENTS, of_frames, EndsAll),
+        (
+            "something else",
+            MEDIA_CONTENTS,
+            b"<html></html><html></html>".to_vec(),
+            Alone(3),
+        ),
+        ("another type", "text/html", whole.clone(), Alone(3)),
+        (
+            "endless",
+            "endless application/vnd.byteback.contents",
+            whole.clone(),
+            Alone(0),
+        ),
+    ];
+    for (what, media, body, effect) in cases {
+        let alone = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&alone);
+        let server = scripted_server(move |_, path| match path {
+            path if path.contains("/snapshots") => one_snapshot(),
+            path if path.contains("/contents") => (200, media, body.clone()),
+            path if path.contains("/content?") => {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let file = |id: u128| path.contains(&format!("/nodes/{}/", FileId(id)));
+                let (_, bytes) = *honest.iter().find(|(id, _)| file(*id)).unwrap();
+                (200, MEDIA_DELTA, delta_of(0, 5, bytes.unwrap()))
+            }
+            _ => json(&page(
+                ROOT,
+                vec![
+                    entry(b"a", node(2, NodeKind::File, 5)),
+                    entry(b"b", node(3, NodeKind::File, 5)),
+                    entry(b"c", node(4, NodeKind::File, 5)),
+                ],
+            )),
+        });
+        restore_beside(&server, |target, result| {
+            let files = match (effect, result) {
+                (EndsAll, Err(BackupError::Hostile { .. })) => None,
+                (Alone(files), Ok(report)) if report.is_complete() => Some(files),
+                (_, result) => panic!("{what}: {result:?}"),
+            };
+            for entry in std::fs::read_dir(target).unwrap() {
+                let entry = entry.unwrap();
+                let at = ["a", "b", "c"]
+                    .iter()
+                    .position(|name| entry.file_name() == *name)
+                    .unwrap();
+                assert_eq!(Some(&*std::fs::read(entry.path()).unwrap()), honest[at].1, "{what}");
+            }
+            if let Some(files) = files {
+                assert_eq!(alone.load(Ordering::SeqCst), files, "{what}");
+                assert_eq!(std::fs::read_dir(target).unwrap().count(), 3, "{what}");
+            }
         });
     }
 }

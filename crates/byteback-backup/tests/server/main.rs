@@ -7,6 +7,7 @@
 //! | `examining` | whole files that are looked for in the server's version of them |
 //! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
 //! | `hostile` | answers that no honest server gives |
+//! | `many_files` | restores of many small files, whose contents come in streams |
 //! | `pushing_moves` | files and directories that were moved or copied between pushes |
 //! | `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
@@ -32,6 +33,7 @@ mod examining;
 mod faults;
 mod following;
 mod hostile;
+mod many_files;
 mod model;
 mod on_btrfs;
 mod path_list;

@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const OVER: RestoreOptions = RestoreOptions {
+pub(crate) const OVER: RestoreOptions = RestoreOptions {
     overwrite: true,
     delete: false,
     verify: false,
@@ -54,7 +54,7 @@ fn latest(rig: &Rig, target: &Path, options: &RestoreOptions) -> Result<RestoreR
 }
 
 /// All names below `dir`.
-fn names_below(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn names_below(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -66,13 +66,13 @@ fn names_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn is_temporary(path: &Path) -> bool {
+pub(crate) fn is_temporary(path: &Path) -> bool {
     let name = path.file_name().unwrap().as_bytes();
     name.starts_with(b".byteback-restore-")
 }
 
 /// Asserts that every file under its own name has all its bytes.
-fn assert_names_promise_contents(picture: &Picture, dir: &Path) -> usize {
+pub(crate) fn assert_names_promise_contents(picture: &Picture, dir: &Path) -> usize {
     let mut files = 0;
     let paths = picture
         .nodes
