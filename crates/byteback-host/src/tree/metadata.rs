@@ -57,9 +57,13 @@ pub fn set_owner(fd: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> io::Resul
 /// `PermissionDenied` unless it is the caller's; otherwise what the system answered.
 pub fn set_times(fd: impl AsFd, atime: SetTime, mtime: SetTime) -> io::Result<()> {
     let times = timestamps(atime, mtime);
-    // Through the magic link: an empty path is accepted for times only since Linux 5.8, and not
-    // with glibc's call.
-    uninterrupted(|| utimensat(CWD, proc_path(&fd).as_str(), &times, AtFlags::empty())).map_err(explain_proc)
+    uninterrupted(|| match rustix::fs::futimens(&fd, &times) {
+        // Through the magic link: an empty path is accepted for times only since Linux 5.8, and not
+        // with glibc's call.
+        Err(Errno::BADF) => utimensat(CWD, proc_path(&fd).as_str(), &times, AtFlags::empty()),
+        done => done,
+    })
+    .map_err(explain_proc)
 }
 
 /// Both times in the system's form.
