@@ -55,13 +55,15 @@ use publish::Unpublished;
 use pull::{Rules, Verdict, for_each_other};
 use report::Tally;
 use rustix::fs::{AtFlags, Mode, OFlags};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 pub(crate) use pull::mark_ancestors;
@@ -233,6 +235,7 @@ impl<'a> Origin<'a> {
             opened_up: Mutex::default(),
             last_flags: Mutex::default(),
             pull: wishes.map(|wishes| self.rules(wishes, monitor)),
+            counts_names: AtomicBool::new(false),
         };
         monitor.event(Event::Phase(Phase::Restoring));
         let root = node.id;
@@ -323,6 +326,8 @@ struct Restore<'a> {
     last_flags: Mutex<LastFlags>,
     /// The rules by which names are judged first, if this is a pull.
     pull: Option<Rules<'a>>,
+    /// Whether the server counts the names of files: a server that knows streams of contents does.
+    counts_names: AtomicBool,
 }
 
 impl Restore<'_> {
@@ -398,8 +403,8 @@ impl Restore<'_> {
         links: &mut Vec<HardLink>,
         jobs: &mut dyn FnMut(FileJob) -> Result<()>,
     ) -> Result<()> {
-        // The first name of each file; later names become links to it.
-        let mut first_names: HashMap<FileId, ()> = HashMap::new();
+        // Nodes that have a name and may have more; later names become links to the first one.
+        let mut named: HashSet<FileId> = HashSet::new();
         let mut to_do = vec![(Vec::new(), root)];
         while let Some((path, node)) = to_do.pop() {
             check_cancelled(self.monitor)?;
@@ -443,7 +448,7 @@ impl Restore<'_> {
                     }
                     return Ok(());
                 }
-                if first_names.insert(entry.node.id, ()).is_some() {
+                if self.may_have_names(&entry.node) && !named.insert(entry.node.id) {
                     links.push(HardLink {
                         place,
                         file: entry.node.id,
@@ -462,6 +467,13 @@ impl Restore<'_> {
         Ok(())
     }
 
+    /// Whether a node may have further names. Files that have none are not remembered: there may be
+    /// more of them than fit into memory.
+    fn may_have_names(&self, node: &NodeInfo) -> bool {
+        let has_one = node.attributes.kind == NodeKind::File && node.names.is_none();
+        !has_one || !self.counts_names.load(Ordering::Relaxed)
+    }
+
     /// Restores a node that is neither a directory nor a further name of a file.
     fn entry(
         &self,
@@ -472,8 +484,10 @@ impl Restore<'_> {
     ) -> Result<()> {
         if entry.node.attributes.kind == NodeKind::File {
             self.note_flags(&place.path(), &entry.node);
+            let has_flags = self.options.flags && entry.node.attributes.inode_flags != 0;
             return jobs(FileJob {
                 place,
+                is_remembered: has_flags || self.may_have_names(&entry.node),
                 node: entry.node.clone(),
             });
         }
@@ -639,7 +653,7 @@ impl Restore<'_> {
     /// Runs `make_jobs` while threads work on the files that it hands on.
     fn in_parallel(&self, make_jobs: impl FnOnce(&mut dyn FnMut(FileJob) -> Result<()>) -> Result<()>) -> Result<()> {
         let threads = self.options.jobs.clamp(1, 64);
-        let (sender, receiver) = sync_channel::<Work>(threads * 4);
+        let (sender, receiver) = sync_channel::<Work>(threads);
         let receiver = Mutex::new(receiver);
         let first_error = Mutex::new(None);
         let made = std::thread::scope(|scope| {
@@ -740,6 +754,24 @@ impl Restore<'_> {
 
     fn shown(&self, path: &[u8]) -> String {
         self.target_path.join(OsStr::from_bytes(path)).display().to_string()
+    }
+}
+
+/// The directory that was opened last: most files lie in the one of the file before.
+#[derive(Default)]
+struct OpenDirectory(Option<(Vec<u8>, Rc<OwnedFd>)>);
+
+impl OpenDirectory {
+    /// The directory at `path` below the target.
+    fn get(&mut self, restore: &Restore<'_>, path: &[u8]) -> io::Result<Rc<OwnedFd>> {
+        if let Some((known, dir)) = &self.0
+            && known == path
+        {
+            return Ok(Rc::clone(dir));
+        }
+        let dir = Rc::new(restore.open_dir(path)?);
+        self.0 = Some((path.to_vec(), Rc::clone(&dir)));
+        Ok(dir)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The memory of a backup, a restore and a verification, client and server together, must not
-//! depend on the length of a file. The allocator counts it; a test binary of its own, so that
-//! nothing else is counted.
+//! depend on the length of a file, nor that of a restore on the number of files. The allocator
+//! counts it; a test binary of its own, so that nothing else is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use byteback_api::FolderName;
 use byteback_api::messages::JoinRequest;
 use byteback_backup::{
-    BackupOptions, DeltaChoice, RestoreOptions, Silent, SnapshotSpec, VerifyOptions, backup, restore, verify,
+    BackupOptions, DeltaChoice, PushOptions, RestoreOptions, Silent, SnapshotSpec, VerifyOptions, backup, push,
+    restore, verify,
 };
 use byteback_client::{ClientOptions, ServerClient, join};
 use byteback_control::{
@@ -17,13 +18,17 @@ use byteback_control::{
 use byteback_heap::{CountingHeap, used_by};
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use byteback_oplog::{Epoch, TreeId, WholeReason};
-use byteback_server::{Server, ServerConfig};
+use byteback_server::{Server, ServerConfig, ServerHandle};
 use byteback_store::{Store, StoreLimits};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Mutex;
 
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
+
+/// Held while memory is counted: the tests share one heap.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Peak memory during `work`, beyond that in use before, in bytes.
 fn peak_of(work: impl FnOnce()) -> usize {
@@ -226,11 +231,9 @@ impl TreeService for GeneratedTree {
     }
 }
 
-/// Peaks of backup, restore and verification of a file of `len` bytes, and of backups that look for
-/// an insertion in all ways.
-fn peaks(len: u64) -> [usize; 7] {
-    let temp = tempfile::tempdir().unwrap();
-    let store = Store::open(temp.path().join("data"), StoreLimits::default()).unwrap();
+/// A server in a directory, and a device of it with a folder.
+fn served(dir: &Path) -> (ServerHandle, ServerClient, FolderName, u64) {
+    let store = Store::open(dir.join("data"), StoreLimits::default()).unwrap();
     let config = ServerConfig {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         ..ServerConfig::default()
@@ -251,7 +254,15 @@ fn peaks(len: u64) -> [usize; 7] {
     let client = ServerClient::new(&url, &joined.token, ClientOptions::default()).unwrap();
     let folder: FolderName = "home".parse().unwrap();
     client.create_folder(&folder).unwrap();
-    let mut options = BackupOptions::new("consumer", joined.device_id);
+    (server, client, folder, joined.device_id)
+}
+
+/// Peaks of backup, restore and verification of a file of `len` bytes, and of backups that look for
+/// an insertion in all ways.
+fn peaks(len: u64) -> [usize; 7] {
+    let temp = tempfile::tempdir().unwrap();
+    let (server, client, folder, device) = served(temp.path());
+    let mut options = BackupOptions::new("consumer", device);
     options.part_len_bytes = 1 << 20;
     let tree = GeneratedTree {
         len,
@@ -294,12 +305,14 @@ fn peaks(len: u64) -> [usize; 7] {
             );
         })
     });
+    server.shutdown().unwrap();
     let [rsync, hash, webr, cdc] = examined;
     [backed_up, restored, verified, rsync, hash, webr, cdc]
 }
 
 #[test]
 fn memory_does_not_grow_with_a_file() {
+    let _alone = ALONE.lock().unwrap();
     const MIB: usize = 1 << 20;
     let short = peaks(16 << 20);
     let long = peaks(96 << 20);
@@ -311,4 +324,36 @@ fn memory_does_not_grow_with_a_file() {
         assert!(long < short + 3 * MIB, "{what}: {short} bytes grew to {long}");
         assert!(long < 24 * MIB, "{what}: {long} bytes");
     }
+}
+
+/// Peak of a restore of `count` files of some bytes.
+fn peak_of_many(count: u64) -> usize {
+    let temp = tempfile::tempdir().unwrap();
+    let (server, client, folder, device) = served(temp.path());
+    let source = temp.path().join("source");
+    for number in 0..count {
+        let dir = source.join(format!("d{}", number / 1000));
+        if number % 1000 == 0 {
+            std::fs::create_dir_all(&dir).unwrap();
+        }
+        std::fs::write(dir.join(format!("f{number}")), number.to_string()).unwrap();
+    }
+    push(&client, &folder, b"", &source, &PushOptions::new(device), &Silent).unwrap();
+    let target = temp.path().join("target");
+    let peak = peak_of(|| {
+        let (spec, options) = (SnapshotSpec::default(), RestoreOptions::default());
+        let report = restore(&client, &folder, spec, b"", &target, &options, &Silent).unwrap();
+        assert!(report.is_complete() && report.files == count, "{report:?}");
+    });
+    server.shutdown().unwrap();
+    peak
+}
+
+#[test]
+fn restore_memory_does_not_grow_with_the_number_of_files() {
+    let _alone = ALONE.lock().unwrap();
+    let [few, many] = [6_000, 24_000].map(peak_of_many);
+    eprintln!("peaks in bytes: {few} for 6,000 files, {many} for 24,000");
+    // Files that wait for threads differ from run to run; a place for each would be 190 bytes.
+    assert!(many < few + 18_000 * 110, "{few} bytes grew to {many}");
 }

@@ -27,6 +27,17 @@ const SALVAGE_TRIES_MAX: u32 = 4;
 pub(super) struct FileJob {
     pub(super) place: Place,
     pub(super) node: NodeInfo,
+    /// Whether its place is needed later: for further names, or for flags.
+    pub(super) is_remembered: bool,
+}
+
+impl FileJob {
+    /// Remembers the place of a file that is there now, if it is needed later.
+    fn remember(&self, restore: &Restore<'_>) {
+        if self.is_remembered {
+            restore.tally.remember(self.node.id, &self.place);
+        }
+    }
 }
 
 /// Restores one file. A failure that concerns only this file is counted.
@@ -106,7 +117,7 @@ pub(super) fn look(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Resul
     if let Some(rules) = &restore.pull {
         match rules.judge(Some(dir), place, &job.node).map_err(FileError::All)?? {
             Verdict::Keep => {
-                restore.tally.remember(job.node.id, place);
+                job.remember(restore);
                 restore.tally.file_kept(&place.path());
                 return Ok(Looked::Kept);
             }
@@ -140,7 +151,7 @@ fn keep(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> io::Result<()> {
     restore.force().unprotect(dir, &job.place.name)?;
     let file = tree::open_path_at(dir, &job.place.name)?;
     apply_attributes(&file, &job.node.attributes, &job.place.path(), restore.tally)?;
-    restore.tally.remember(job.node.id, &job.place);
+    job.remember(restore);
     Ok(())
 }
 
@@ -163,6 +174,7 @@ fn make(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd, change: Option<Chan
                 place: job.place.clone(),
                 temporary,
                 id: job.node.id,
+                is_remembered: job.is_remembered,
                 written_bytes,
                 lock: Some(file),
             }
@@ -224,6 +236,7 @@ pub(super) fn create_whole_file(
             place: job.place.clone(),
             temporary,
             id: job.node.id,
+            is_remembered: job.is_remembered,
             written_bytes,
             lock: None,
         }),

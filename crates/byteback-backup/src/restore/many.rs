@@ -19,9 +19,9 @@
 //!
 //! Out of scope: giving files their names (`publish`).
 
-use super::Restore;
 use super::file::{FileError, FileJob, Filled, Looked, create_whole_file, finish_file, look, restore_file, tell_made};
 use super::pull::NEAR_LEN_MIN;
+use super::{OpenDirectory, Restore};
 use crate::error::{BackupError, Result};
 use crate::monitor::{Change, Event, check_cancelled};
 use byteback_client::{ServerError, ServerErrorKind};
@@ -32,6 +32,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 /// Most files of a batch.
 const BATCH_FILES_MAX: usize = 512;
@@ -45,7 +46,7 @@ const _: () = assert!(BATCH_FILES_MAX <= CONTENTS_MAX as usize);
 /// Work for one thread.
 pub(super) enum Work {
     /// A file that is fetched alone.
-    One(FileJob),
+    One(Box<FileJob>),
     /// Small files that are fetched together.
     Many(Vec<FileJob>),
 }
@@ -64,7 +65,7 @@ impl Gathered {
         // A pull looks for the bytes of larger files on this machine first.
         let is_near = restore.pull.is_some() && len_bytes >= NEAR_LEN_MIN;
         if len_bytes > CONTENT_LEN_MAX || is_near || restore.server.lacks_contents() {
-            return Some(Work::One(job));
+            return Some(Work::One(Box::new(job)));
         }
         self.len_bytes = self.len_bytes.saturating_add(len_bytes);
         self.jobs.push(job);
@@ -96,18 +97,11 @@ struct Wanted<'j> {
 /// As [`restore_file`].
 pub(super) fn restore_many(restore: &Restore<'_>, jobs: &[FileJob], is_over: &dyn Fn() -> bool) -> Result<()> {
     let mut wanted = Vec::new();
-    let mut opened: Option<(&[u8], Rc<OwnedFd>)> = None;
+    let mut opened = OpenDirectory::default();
     for job in jobs {
         check_cancelled(restore.monitor)?;
-        let path = job.place.dir.as_slice();
-        let dir = match &opened {
-            Some((known, dir)) if *known == path => Ok(Rc::clone(dir)),
-            _ => restore.open_dir(path).map(Rc::new),
-        };
-        let looked = dir.map_err(FileError::Local).and_then(|dir| {
-            opened = Some((path, Rc::clone(&dir)));
-            Ok((look(restore, job, &dir)?, dir))
-        });
+        let dir = opened.get(restore, &job.place.dir).map_err(FileError::Local);
+        let looked = dir.and_then(|dir| Ok((look(restore, job, &dir)?, dir)));
         match looked {
             Ok((Looked::Make(change), dir)) => {
                 let file = Wanted { job, dir, change };
@@ -173,7 +167,10 @@ fn fetch_some<'j>(
     let ids: Vec<FileId> = wanted.iter().map(|file| file.job.node.id).collect();
     let go_on = |_: &ServerError| !restore.monitor.is_cancelled() && !is_over();
     let mut stream = match restore.server.contents(restore.folder, restore.at, &ids, &go_on) {
-        Ok(Some(stream)) => stream,
+        Ok(Some(stream)) => {
+            restore.counts_names.store(true, Ordering::Relaxed);
+            stream
+        }
         Ok(None) => return Ok((0, Some(Ended::Refused))),
         Err(error) if ends_all(error.kind) => return Err(error.into()),
         Err(_) => return Ok((0, Some(Ended::Refused))),

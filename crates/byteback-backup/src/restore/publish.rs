@@ -3,15 +3,15 @@
 //! A name in the target promises the file's whole content, even after a power failure: a restore
 //! that is run again takes a file of the right length and time as restored, and both may be on the
 //! disk before the bytes are. Hence the order: (1) the file is written and has all its attributes,
-//! under a temporary name; (2) one sync of the file system makes some hundred such files durable;
+//! under a temporary name; (2) one sync of the file system makes many such files durable;
 //! (3) they get their names. A crash before (3) leaves temporary names, which the next restore into
 //! the same directory removes.
 //!
 //! One sync for many files costs little more than writing them; one for each would cost a disk's
 //! latency per file.
 
-use super::Restore;
-use super::place::{Place, rename_into_place};
+use super::place::{Place, rename_into_place, rename_to_free_name};
+use super::{OpenDirectory, Restore};
 use crate::error::{BackupError, Result};
 use byteback_model::FileId;
 use rustix::fs::AtFlags;
@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io;
 
 /// Most files that share a sync.
-const FILES_MAX: usize = 512;
+const FILES_MAX: usize = 2048;
 
 /// Bytes that share a sync: a little more than a disk writes while the next ones are fetched.
 const BYTES_MAX: u64 = 128 * 1024 * 1024;
@@ -30,6 +30,8 @@ pub(super) struct WholeFile {
     pub(super) place: Place,
     pub(super) temporary: OsString,
     pub(super) id: FileId,
+    /// Whether its place is needed later.
+    pub(super) is_remembered: bool,
     pub(super) written_bytes: u64,
     /// The lock that keeps other runs from the temporary name until then.
     pub(super) lock: Option<File>,
@@ -80,10 +82,13 @@ impl Restore<'_> {
             return Err(error);
         }
         let mut first_error = None;
+        let mut opened = OpenDirectory::default();
         for file in unpublished.files {
-            match self.name_one(&file) {
+            match self.name_one(&file, &mut opened) {
                 Ok(()) => {
-                    self.tally.remember(file.id, &file.place);
+                    if file.is_remembered {
+                        self.tally.remember(file.id, &file.place);
+                    }
                     self.tally.file_done(file.written_bytes);
                     drop(file.lock);
                 }
@@ -98,8 +103,11 @@ impl Restore<'_> {
         first_error.map_or(Ok(()), Err)
     }
 
-    fn name_one(&self, file: &WholeFile) -> io::Result<()> {
-        let dir = self.open_dir(&file.place.dir)?;
+    fn name_one(&self, file: &WholeFile, opened: &mut OpenDirectory) -> io::Result<()> {
+        let dir = opened.get(self, &file.place.dir)?;
+        if rename_to_free_name(&dir, &file.temporary, &file.place.name) {
+            return Ok(());
+        }
         self.clear_way(&dir, &file.place.name)?;
         rename_into_place(&dir, &file.temporary, &file.place.name)
     }

@@ -131,7 +131,8 @@ fn many_files_cost_few_requests_and_few_bytes() {
     let report = latest(&rig, &target, &OVER).unwrap();
     assert_restored(&rig.tree.picture(), &target);
     let [many, single] = counts(&asked);
-    assert!(many >= FILES / 512 && many <= FILES / 512 + 1, "{many} requests");
+    let fewest = FILES / 512;
+    assert!((fewest..=fewest + 1).contains(&many), "{many} requests");
     assert_eq!(single, 0);
     // Beside the names: at most 1.02 x the contents, and 40 bytes for each file.
     let wire = report.wire.total() - listed.total();
@@ -200,16 +201,17 @@ fn damage_among_many_files_costs_only_its_files() {
 #[test]
 fn many_files_arrive_over_connections_that_break() {
     let rig = rig_through(Rig::with(64, patient()));
-    add_files(&rig, 2500, 1000);
+    add_files(&rig, 8000, 1000);
     rig.backup().unwrap();
     let target = rig.temp.path().join("target");
     let (breaks, received) = (AtomicU64::new(0), AtomicU64::new(0));
     let reported = RecordingMonitor::new(|event, _| {
         if let Event::BytesRead(bytes) = event {
             let before = received.fetch_add(*bytes, Ordering::SeqCst);
-            if before / 300_000 != (before + bytes) / 300_000 {
+            if before / 1_500_000 != (before + bytes) / 1_500_000 {
                 breaks.fetch_add(1, Ordering::SeqCst);
-                rig.cutter.cut_after(1000, false);
+                // In the middle of answers, behind their first frames.
+                rig.cutter.cut_after(1_000_000, false);
             }
         }
     });
@@ -217,7 +219,7 @@ fn many_files_arrive_over_connections_that_break() {
     assert!(report.is_complete(), "{:?}", report.not_restored);
     assert!(breaks.load(Ordering::SeqCst) >= 5);
     // Contents that came before a break do not come again.
-    assert_eq!(received.load(Ordering::SeqCst), 2_500_000);
+    assert_eq!(received.load(Ordering::SeqCst), 8_000_000);
     assert_restored(&rig.tree.picture(), &target);
 }
 
@@ -245,7 +247,8 @@ fn many_files_report_the_progress_of_each() {
     assert!(bytes.load(Ordering::SeqCst) <= 710 * 500);
     assert!(!names_below(&target).iter().any(|path| is_temporary(path)));
     reported.is_cancelled.store(false, Ordering::SeqCst);
-    (bytes.store(0, Ordering::SeqCst), done.store(1000, Ordering::SeqCst));
+    bytes.store(0, Ordering::SeqCst);
+    done.store(1000, Ordering::SeqCst);
     let report = rig.restore(SnapshotSpec::default(), &target, &OVER, &reported).unwrap();
     assert!(report.files_kept >= 690, "{report:?}");
     assert_eq!(done.load(Ordering::SeqCst), 2000);
