@@ -411,7 +411,7 @@ impl Restore<'_> {
             let dir = match self.open_dir_to_fill(&path) {
                 Ok(dir) => dir,
                 Err(error) => {
-                    self.failed(&path, error);
+                    self.file_failed(&path, error)?;
                     continue;
                 }
             };

@@ -179,12 +179,16 @@ impl Job<'_> {
     /// Notes a call that got no answer. A server that is older than this call, or is busy or gone,
     /// need not be asked for each of the other files.
     pub(super) fn note_unanswered(&self, call: Call, error: &ServerError) {
-        let is_unknown = |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
+        let is_unknown = |problem: &Problem| match problem.code {
+            Code::RouteNotFound | Code::MethodNotAllowed => true,
+            // Older servers do not read lists for a lookup, which is a kind of `matches`.
+            Code::InvalidBody => call == Call::Lookup,
+            _ => false,
+        };
         let mut answers = self.answers.get();
         if error.kind.is_transient() {
             answers.end();
-        } else if call == Call::Lookup || error.problem.as_deref().is_some_and(is_unknown) {
-            // Older servers refuse lists for a lookup, which is a kind of `matches`.
+        } else if error.problem.as_deref().is_some_and(is_unknown) {
             answers.end_of(call);
         }
         self.answers.set(answers);

@@ -29,9 +29,7 @@ use byteback_delta::bundle::ShortContent;
 use byteback_delta::contents::{CONTENT_LEN_MAX, CONTENTS_MAX, ContentsError};
 use byteback_model::FileId;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 /// Most files of a batch.
@@ -83,10 +81,10 @@ impl Gathered {
     }
 }
 
-/// A file that has to be made.
+/// A file that has to be made. Its directory is opened again then: descriptors of as many
+/// directories as a batch may have are more than a process has.
 struct Wanted<'j> {
     job: &'j FileJob,
-    dir: Rc<OwnedFd>,
     change: Option<Change>,
 }
 
@@ -101,16 +99,15 @@ pub(super) fn restore_many(restore: &Restore<'_>, jobs: &[FileJob], is_over: &dy
     for job in jobs {
         check_cancelled(restore.monitor)?;
         let dir = opened.get(restore, &job.place.dir).map_err(FileError::Local);
-        let looked = dir.and_then(|dir| Ok((look(restore, job, &dir)?, dir)));
-        match looked {
-            Ok((Looked::Make(change), dir)) => {
-                let file = Wanted { job, dir, change };
+        match dir.and_then(|dir| look(restore, job, &dir)) {
+            Ok(Looked::Make(change)) => {
+                let file = Wanted { job, change };
                 match job.node.attributes.size {
-                    0 => make(restore, &file, &ShortContent::zeros(0))?,
+                    0 => make(restore, &file, &ShortContent::zeros(0), &mut opened)?,
                     _ => wanted.push(file),
                 }
             }
-            Ok((Looked::Kept, _)) => finish_file(restore, job, Ok(None))?,
+            Ok(Looked::Kept) => finish_file(restore, job, Ok(None))?,
             Err(error) => finish_file(restore, job, Err(error))?,
         }
     }
@@ -175,13 +172,14 @@ fn fetch_some<'j>(
         Err(error) if ends_all(error.kind) => return Err(error.into()),
         Err(_) => return Ok((0, Some(Ended::Refused))),
     };
+    let mut opened = OpenDirectory::default();
     for (made, file) in (0..).zip(wanted) {
         check_cancelled(restore.monitor)?;
         if is_over() {
             return Ok((made, None));
         }
         match stream.next_of(file.job.node.id) {
-            Ok(Some(content)) => make(restore, file, &content)?,
+            Ok(Some(content)) => make(restore, file, &content, &mut opened)?,
             Ok(None) => alone.push(file.job),
             Err(ContentsError::Io(_)) => return Ok((made, Some(Ended::Broken))),
             Err(error @ ContentsError::Impossible(_)) => return Err(BackupError::hostile(error.to_string())),
@@ -201,9 +199,10 @@ fn ends_all(kind: ServerErrorKind) -> bool {
 }
 
 /// Makes a file of its content.
-fn make(restore: &Restore<'_>, wanted: &Wanted<'_>, content: &ShortContent) -> Result<()> {
-    let Wanted { job, dir, change } = wanted;
-    let made = create_whole_file(restore, job, dir, |file| fill(restore, job, file, content));
+fn make(restore: &Restore<'_>, wanted: &Wanted<'_>, content: &ShortContent, opened: &mut OpenDirectory) -> Result<()> {
+    let Wanted { job, change } = wanted;
+    let dir = opened.get(restore, &job.place.dir).map_err(FileError::Local);
+    let made = dir.and_then(|dir| create_whole_file(restore, job, &dir, |file| fill(restore, job, file, content)));
     if made.is_ok() {
         tell_made(restore, job, *change);
     }

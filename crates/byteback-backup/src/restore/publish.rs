@@ -15,12 +15,17 @@ use super::{OpenDirectory, Restore};
 use crate::error::{BackupError, Result};
 use byteback_model::FileId;
 use rustix::fs::AtFlags;
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 
 /// Most files that share a sync.
 const FILES_MAX: usize = 2048;
+
+/// Most files that share a sync and are kept open for their locks: a process may have 1024 open by
+/// default.
+const LOCKED_MAX: usize = 256;
 
 /// Bytes that share a sync: a little more than a disk writes while the next ones are fetched.
 const BYTES_MAX: u64 = 128 * 1024 * 1024;
@@ -42,6 +47,8 @@ pub(super) struct WholeFile {
 pub(super) struct Unpublished {
     files: Vec<WholeFile>,
     bytes: u64,
+    /// Number of those that hold a lock.
+    locked: usize,
 }
 
 impl Restore<'_> {
@@ -54,9 +61,12 @@ impl Restore<'_> {
         let full = {
             let mut unpublished = super::lock(&self.unpublished);
             unpublished.bytes = unpublished.bytes.saturating_add(file.written_bytes);
+            unpublished.locked += usize::from(file.lock.is_some());
             unpublished.files.push(file);
-            (unpublished.files.len() >= FILES_MAX || unpublished.bytes >= BYTES_MAX)
-                .then(|| std::mem::take(&mut *unpublished))
+            let is_full = unpublished.files.len() >= FILES_MAX
+                || unpublished.bytes >= BYTES_MAX
+                || unpublished.locked >= LOCKED_MAX;
+            is_full.then(|| std::mem::take(&mut *unpublished))
         };
         full.map_or(Ok(()), |full| self.name(full))
     }
@@ -131,7 +141,8 @@ impl Restore<'_> {
     /// If the failure will repeat for all other files, too.
     pub(super) fn file_failed(&self, path: &[u8], error: io::Error) -> Result<()> {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-        if matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem) {
+        let is_out_of_files = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
+        if is_out_of_files || matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem) {
             return Err(BackupError::local("write", self.shown(path), error));
         }
         self.failed(path, error);

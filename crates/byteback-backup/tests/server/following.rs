@@ -611,6 +611,20 @@ fn a_server_that_cannot_tell_what_it_has_gets_everything() {
     }
 }
 
+/// Another consumer of the same tree sends everything anew, under the identities that the server
+/// knows.
+#[test]
+fn short_files_of_the_same_identity_are_not_sent_again() {
+    let mut rig = Rig::new(34);
+    rig.with_file(b"text");
+    rig.options.consumer = "backup:other".into();
+    let reported = RecordingMonitor::new(|_, _| {});
+    let report = rig.backup_with_monitor(&reported).unwrap();
+    assert!(!reported.warned("in full"), "{:?}", reported.warnings);
+    assert_eq!((report.examined_files, report.literal_bytes), (1, 0));
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
 #[test]
 fn a_server_from_before_such_batches_gets_everything_in_full() {
     for part_len in [8 * 1024, 1 << 24] {

@@ -241,7 +241,7 @@ fn older_servers_are_asked_for_one_lookup() {
     let refuse = move |head: &str, _: &[u8]| {
         let is_lookup = head.split(' ').nth(1).is_some_and(|path| path.contains("/matches"));
         counter.fetch_add(u64::from(is_lookup), Ordering::SeqCst);
-        is_lookup.then(|| Problem::new(Code::InvalidParameter, "the search for blocks needs rolling checksums"))
+        is_lookup.then(|| Problem::new(Code::InvalidBody, "the search for blocks needs rolling checksums"))
     };
     let mut rig = Rig::through(1, patient(), |to, _| hearing(to, refuse));
     rig.options.part_len_bytes = 1 << 20;

@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use byteback_host::random::noise;
-use byteback_testkit::command::{Ran, ended, finish};
+use byteback_testkit::command::{Ran, ended, finish, run_by};
 use byteback_testkit::mounts::is_mounted;
 use byteback_testkit::processes::signal;
 use byteback_testkit::tools::run;
@@ -615,4 +615,32 @@ fn backup_reports_unreadable_files_and_saves_the_rest_unmounted() {
 #[test]
 fn backup_reports_unreadable_files_and_saves_the_rest_mounted() {
     unreadable(true);
+}
+
+/// One small file in each directory: a batch of them has more directories than a process may have
+/// open files.
+#[test]
+fn restore_of_many_directories_needs_few_open_files() {
+    let world = World::served();
+    for number in 0..1500 {
+        let directory = world.tree().join(format!("d{number}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("file"), noise(number, 100)).unwrap();
+    }
+    world.backup();
+    let target = world.path("restored");
+    let (tree, target_text) = (world.tree(), target.to_str().unwrap());
+    let restore = world.command(&[
+        "restore",
+        "latest",
+        "--target",
+        target_text,
+        "--dir",
+        tree.to_str().unwrap(),
+    ]);
+    let mut few_files = Command::new("prlimit");
+    few_files.arg("--nofile=200");
+    finish("restore with few open files", run_by(few_files, &restore)).fine();
+    let file = |number: u64| fs::read(target.join(format!("d{number}/file"))).unwrap();
+    assert!((0..1500).all(|number| file(number) == noise(number, 100)));
 }

@@ -110,7 +110,8 @@ impl Transfer<'_, '_, '_> {
         let Some(at) = self.compared_seq else { return found };
         for some in candidates.chunks(DIGESTS_MAX) {
             let total_bytes = some.iter().map(|(_, size, ..)| size).sum();
-            let can_ask = job.options.delta == DeltaChoice::Auto && job.answers.get().has(Call::Digests);
+            let is_wanted = job.options.delta == DeltaChoice::Auto && !job.proof_refused.get();
+            let can_ask = is_wanted && job.answers.get().has(Call::Digests);
             if !can_ask || !cost::is_comparing_worth(some.len(), total_bytes, &self.conditions()) {
                 continue;
             }
@@ -160,11 +161,12 @@ impl Transfer<'_, '_, '_> {
         there: &ShortFile,
     ) -> Result<()> {
         let size_bytes = attributes.size;
-        let is_own = there.id == id;
         self.stream.node(&NodeRecord {
             id,
             attributes,
-            content: (!is_own).then_some(BatchContent {
+            // Also its own content is a new one: it was written, and stands against a removal by
+            // others.
+            content: Some(BatchContent {
                 deltas: 0,
                 base: ContentBase::Of(there.id),
             }),
@@ -172,7 +174,7 @@ impl Transfer<'_, '_, '_> {
         self.report.changed_bytes += size_bytes;
         self.report.found_bytes += size_bytes;
         self.report.examined_files += 1;
-        self.report.followed_files += u64::from(!is_own);
+        self.report.followed_files += u64::from(there.id != id);
         if let Some(decisions) = &mut self.decisions {
             decisions.decided(&Decision {
                 node: change.node,
