@@ -261,7 +261,7 @@ fn rewrite(folder: &Path, index: usize) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// Where the file in the image lies after so many saves: runs of blocks, each with its first one.
+/// Where the file in the image lies after a number of saves: runs of blocks.
 fn guest_runs(saves: usize) -> [(u64, u64); 3] {
     let first = 100 + saves as u64 * GUEST_STEP_BLOCKS;
     [(first, 200), (first + 250, 200), (first + 500, GUEST_FILE_BLOCKS - 400)]
