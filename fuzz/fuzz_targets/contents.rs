@@ -15,14 +15,18 @@ fn check(data: &[u8]) {
     if let Ok(request) = ContentsRequest::decode(data) {
         assert!(request.encode() == data, "a request has one form");
     }
-    let count = data.get(10..14).map_or(0, |count| u32::from_le_bytes([count[0], count[1], count[2], count[3]]));
+    let count = data
+        .get(10..14)
+        .map_or(0, |count| u32::from_le_bytes([count[0], count[1], count[2], count[3]]));
     let count = count.min(CONTENTS_MAX);
     let Ok(mut reader) = ContentsReader::new(data, count) else {
         return;
     };
     let mut contents = Vec::new();
     for number in 0..count {
-        let Ok(content) = reader.next_of(id(number)) else { return };
+        let Ok(content) = reader.next_of(id(number)) else {
+            return;
+        };
         if let Some(content) = &content {
             let mut end = 0;
             for (offset, bytes) in content.data() {
@@ -37,7 +41,10 @@ fn check(data: &[u8]) {
     let again = written(&contents);
     let mut reader = ContentsReader::new(&again[..], count).expect("ours");
     for (number, content) in (0..).zip(&contents) {
-        assert!(reader.next_of(id(number)).expect("ours") == *content, "another content comes back");
+        assert!(
+            reader.next_of(id(number)).expect("ours") == *content,
+            "another content comes back"
+        );
     }
 }
 
@@ -60,5 +67,10 @@ fn seeds() -> Vec<Vec<u8>> {
         at: 7,
         files: vec![byteback_model::FileId(1), byteback_model::FileId(2)],
     };
-    vec![written(&contents), written(&contents[..1]), written(&[]), request.encode()]
+    vec![
+        written(&contents),
+        written(&contents[..1]),
+        written(&[]),
+        request.encode(),
+    ]
 }
