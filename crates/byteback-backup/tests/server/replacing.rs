@@ -101,7 +101,7 @@ fn file_replaced_again_and_again_follows_the_saved_one() {
 fn replaced_file_inherits_the_record_of_how_it_was_saved() {
     let mut rig = Rig::new(5);
     let decisions = rig.keep_decisions();
-    rig.options.processor_share = 0.2;
+    rig.options.processor_share = 0.1;
     let mut bytes = noise(1, 1 << 20);
     let mut file = rig.with_file(&bytes);
     for (round, is_known) in (2..).zip([false, true, true]) {
