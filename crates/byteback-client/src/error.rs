@@ -151,6 +151,13 @@ impl ServerError {
         host_end.and_then(|end| url.get(..host_at + end)).unwrap_or(url)
     }
 
+    /// Whether the server says that it has no such call: it is older.
+    #[must_use]
+    pub fn is_unknown_call(&self) -> bool {
+        let code = self.problem.as_ref().map(|problem| problem.code);
+        matches!(code, Some(Code::RouteNotFound | Code::MethodNotAllowed))
+    }
+
     /// A sentence for people: the server is away, and why.
     #[must_use]
     pub fn away_in_words(&self) -> String {

@@ -26,9 +26,9 @@
 //! and all when the server has no such call, or when it once refused a proof in this backup.
 //!
 //! *Proof.* The checksums come from outside this process. Every file that takes copies, or is read
-//! twice, is sent with the digest of its whole content at the cut (`ranges`: of what was searched),
-//! and the server compares before
-//! the batch counts. If they differ, nothing was applied, and everything is sent once more without
+//! twice, is sent with the digest of its whole content at the cut (`ranges`: of what was searched;
+//! `lookup`: of what was found), and the server compares before the batch counts. If they differ,
+//! nothing was applied, and everything is sent once more without
 //! looking for anything. A content is read twice where the server searches; the proof also shows
 //! that both readings saw the same.
 //!
@@ -179,16 +179,13 @@ impl Job<'_> {
     /// Notes a call that got no answer. A server that is older than this call, or is busy or gone,
     /// need not be asked for each of the other files.
     pub(super) fn note_unanswered(&self, call: Call, error: &ServerError) {
-        let is_unknown = |problem: &Problem| match problem.code {
-            Code::RouteNotFound | Code::MethodNotAllowed => true,
-            // Older servers do not read lists for a lookup, which is a kind of `matches`.
-            Code::InvalidBody => call == Call::Lookup,
-            _ => false,
-        };
+        // Older servers have the call of which a lookup is a kind, and do not read its list.
+        let is_refused = |problem: &Problem| call == Call::Lookup && problem.code == Code::InvalidBody;
+        let is_unknown = error.is_unknown_call() || error.problem.as_deref().is_some_and(is_refused);
         let mut answers = self.answers.get();
         if error.kind.is_transient() {
             answers.end();
-        } else if error.problem.as_deref().is_some_and(is_unknown) {
+        } else if is_unknown {
             answers.end_of(call);
         }
         self.answers.set(answers);

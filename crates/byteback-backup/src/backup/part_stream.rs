@@ -418,7 +418,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
                     for (part, bytes) in waiting {
                         let staged = match server.packed_part(&bytes) {
                             Some(packed) => match stage(part, &packed) {
-                                Err(BackupError::Server(error)) if server.refuses_packed_part(&error) => {
+                                Err(BackupError::Server(error)) if server.stop_packing_if_refused(&error) => {
                                     stage(part, &bytes)
                                 }
                                 staged => staged,

@@ -110,10 +110,9 @@ impl ServerClient {
         }
     }
 
-    /// Whether the server does not read packed parts, as this error about one says; no part is
-    /// packed from then on.
-    #[must_use]
-    pub fn refuses_packed_part(&self, error: &ServerError) -> bool {
+    /// Packs no part any more if this error about a packed one says that the server does not read
+    /// those; returns whether it does.
+    pub fn stop_packing_if_refused(&self, error: &ServerError) -> bool {
         let is_refused = error
             .problem
             .as_ref()

@@ -5,7 +5,6 @@ use super::progress::AnswerBody;
 use super::{Body, GoOn, ServerClient, persist};
 use crate::error::ServerError;
 use byteback_api::messages::{BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, WantedContents, WantedDigests};
-use byteback_api::problem::Code;
 use byteback_api::routes::Route;
 use byteback_api::{ContentsRequest, FolderName, MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST};
 use byteback_delta::ReadError;
@@ -162,7 +161,7 @@ impl ServerClient {
             bytes: &bytes,
         };
         let response = match persist(self.pauses(), go_on, || self.send_once(&ask)) {
-            Err(error) if is_unknown_call(&error) => {
+            Err(error) if error.is_unknown_call() => {
                 self.lacks_contents.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
@@ -184,10 +183,4 @@ impl ServerClient {
     pub fn lacks_contents(&self) -> bool {
         self.lacks_contents.load(Ordering::Relaxed)
     }
-}
-
-/// Whether the server says that it has no such call.
-fn is_unknown_call(error: &ServerError) -> bool {
-    let problem = error.problem.as_ref();
-    problem.is_some_and(|problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed))
 }

@@ -10,8 +10,8 @@
 //! backup of the file sent is the best guess ([`FileFacts::changed_share`]).
 //!
 //! *Up and down.* A byte from the server costs a part of a byte to it ([`DOWN_SHARE`]), so a
-//! signature that comes down is cheaper than as many checksums that go up. Measured is only the
-//! speed upwards.
+//! signature that comes down is cheaper than as many checksums that go up. Only the speed
+//! upwards is measured.
 //!
 //! *How scattered the change is* is unknown, too. It is taken to come in pieces of a page, at least
 //! one, each of which costs one block or chunk more, as these are found whole or not at all.

@@ -17,7 +17,6 @@ use crate::monitor::Event;
 use crate::same_content::is_same_content;
 use byteback_api::Digest;
 use byteback_api::messages::{DIGESTED_LEN_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX, EntryInfo};
-use byteback_api::{Code, Problem};
 use byteback_client::ServerError;
 use byteback_host::tree;
 use byteback_model::{Attributes, ByteString, ContentBase, ContentChange, FileId, NodeInfo, NodeKind, NodeRecord};
@@ -117,9 +116,7 @@ impl Comparison<'_, '_, '_> {
         let digests = match self.job.server.digests(self.job.folder, at, wanted) {
             Ok(digests) => digests,
             Err(error) => {
-                let is_unknown =
-                    |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);
-                if !error.problem.as_deref().is_some_and(is_unknown) {
+                if !error.is_unknown_call() {
                     self.stop_seeking(&error);
                 }
                 vec![None; wanted.len()]
