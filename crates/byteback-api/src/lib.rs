@@ -68,6 +68,13 @@ pub const MEDIA_GROUPS: &str = "application/vnd.byteback.groups";
 /// Media type of the answer to sums of groups (`byteback-delta`'s wire format).
 pub const MEDIA_GROUP_ANSWER: &str = "application/vnd.byteback.group-answer";
 
+/// Media type of an excerpt: ranges of a content of which a fine signature is asked for
+/// (docs/formats/excerpt.md).
+pub const MEDIA_EXCERPT: &str = "application/vnd.byteback.excerpt";
+
+/// Media type of the answer to an excerpt.
+pub const MEDIA_EXCERPT_ANSWER: &str = "application/vnd.byteback.excerpt-answer";
+
 /// Media type of a list of matches (`byteback-delta`'s wire format).
 pub const MEDIA_MATCHES: &str = "application/vnd.byteback.matches";
 

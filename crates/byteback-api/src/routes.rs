@@ -124,6 +124,8 @@ routes! {
     Content = Get "/v1/folders/{folder}/nodes/{node}/content" Reads;
     /// Weak and strong checksums of a content's blocks.
     Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Reads;
+    /// Weak and strong checksums of short blocks of some ranges of a content.
+    Excerpt = Post "/v1/folders/{folder}/nodes/{node}/excerpt" Reads;
     /// Compare sums of groups of leaves, and get a signature of those that differ.
     Groups = Post "/v1/folders/{folder}/nodes/{node}/groups" Reads;
     /// Look for the blocks of a new content.

@@ -17,6 +17,7 @@
 //! | `gathered` | as `sky`, for the rest that group sums do not prove equal |
 //! | `named` | chunks that storage cut and named at both ends: equality follows from the lists alone |
 //! | `chunked` | dsync's way: content-defined chunks, searched by the end that has the base |
+//! | `finer` | a second search in short blocks, for what a finder with long ones left |
 //! | `leaf_lookup` | blocks looked up among the base's leaves, by the end that has the base |
 //! | `extents` | the path of extents from a finder to its sink |
 //!
@@ -44,6 +45,7 @@ mod chunked;
 #[cfg(test)]
 pub(crate) mod edits;
 mod extents;
+mod finer;
 mod fixed;
 mod gathered;
 mod index;
@@ -66,6 +68,7 @@ pub use aligned::{
     Aligned, BlockSum, BlockSums, CrcSums, Incomparable, StrongOf, SumKind, SumLayout, SumList, Verdict, WeakOf,
 };
 pub use chunked::{ChunkFinder, ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
+pub use finer::{Gap, excerpt_around, find_in_excerpt};
 pub use fixed::FixedFinder;
 pub use gathered::find_gathered;
 pub use index::BlockIndex;

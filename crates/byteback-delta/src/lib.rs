@@ -22,6 +22,7 @@
 //!   from a signature and a new content.
 //! - [`crc`]: checksums of any range, computed from the checksums of parts that storage keeps.
 //!   [`cuckoo`]: the table in which they are looked up.
+//! - [`excerpt`]: ranges of a base of which a signature in short blocks is asked for.
 //! - [`matches`]: the answer to a search on the server.
 //! - [`chunks`]: content-defined chunks, lists of them and the answers to such lists, for the
 //!   finder that works at both ends.
@@ -46,6 +47,7 @@ pub mod contents;
 pub mod crc;
 pub mod cuckoo;
 mod digest;
+pub mod excerpt;
 pub mod find;
 mod frame;
 pub mod groups;

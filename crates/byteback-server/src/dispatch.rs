@@ -183,6 +183,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Events => events::events(call).await,
         Route::Content => reading::content(call).await,
         Route::Signature => signature::signature(call).await,
+        Route::Excerpt => signature::excerpt(call).await,
         Route::Groups => search::groups(call).await,
         Route::Matches => search::matches(call).await,
         Route::Chunks => search::chunks(call).await,

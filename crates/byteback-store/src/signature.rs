@@ -5,13 +5,15 @@
 //! ([`crate::sums`]), so that only changes since they were kept are read; the other kinds that a
 //! client can ask for read everything. Sums are kept of a file's newest contents only; a signature
 //! of older ones uses the sums that still hold, and changes none.
+//!
+//! The signature of an excerpt reads its ranges alone, in blocks that may be short.
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
 use crate::groups::LeafSignature;
 use crate::numbers::{LayerNumber, NodeNumber};
 use crate::read::file_at;
-use crate::resolve::{Resolver, layer_rows};
+use crate::resolve::{Resolver, Run, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
 use crate::sums::keep::Keeper;
 use crate::sums::reader::{LeafReader, Leaves};
@@ -24,7 +26,11 @@ use byteback_extents::ByteRange;
 use byteback_model::{FileId, Seq};
 use std::io::{self, Write};
 
+pub use byteback_delta::excerpt::{ENCODED_LEN_MAX, Excerpt, ExcerptAnswer};
 pub use byteback_delta::signature::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
+
+/// The longest excerpt of a content, in bytes: each of its ranges may cost reading a whole frame.
+pub const EXCERPT_LEN_MAX: u64 = 64 << 20;
 
 /// The longest strong checksum, in bytes.
 pub const STRONG_LEN_MAX: u8 = byteback_delta::strong::STRONG_LEN_MAX as u8;
@@ -98,6 +104,41 @@ impl Store {
             params,
             len,
         })
+    }
+
+    /// Begins the signature of an excerpt of a file's contents at a moment, in blocks of this
+    /// length. Returns the length of the contents, too; what lies behind it is left out.
+    ///
+    /// # Errors
+    /// The folder, the moment or the file does not exist; the excerpt is too long; the catalog
+    /// fails.
+    pub fn excerpt(
+        &self,
+        folder: &str,
+        file: FileId,
+        at: Option<Seq>,
+        excerpt: &Excerpt,
+        block_len_bytes: u32,
+    ) -> Result<(u64, SignatureReader), StoreError> {
+        let content = self.content_at(folder, file, at)?;
+        let excerpt = excerpt.within(content.len);
+        let len = excerpt.len_bytes();
+        if len > EXCERPT_LEN_MAX {
+            return Err(StoreError::InvalidParameter(format!(
+                "the excerpt has {len} bytes, but may have at most {EXCERPT_LEN_MAX}"
+            )));
+        }
+        let rows = layer_rows(&*self.catalog().read()?, content.node, content.layer, LayerNumber::NONE)?;
+        let runs = rows.into_iter().map(Run::stored).collect();
+        let resolver = Resolver::through(runs, excerpt.ranges());
+        let contents = ContentReader::of_resolver(self, resolver, content.len)?;
+        let reader = SignatureReader {
+            store: self.clone(),
+            contents: Contents::Bytes(Box::new(contents)),
+            params: SignatureParams::with_block_len(len, block_len_bytes, self.draw_seed()?),
+            len,
+        };
+        Ok((content.len, reader))
     }
 
     /// A random number that keys the checksums of one signature.

@@ -11,6 +11,7 @@ mod client;
 mod contents;
 mod devices;
 mod events;
+mod excerpt;
 mod guide;
 mod search;
 mod signature;
