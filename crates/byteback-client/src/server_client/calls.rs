@@ -13,9 +13,10 @@ use byteback_api::problem::Code;
 use byteback_api::routes::Route;
 use byteback_api::{
     FolderName, HEADER_PARTS, HEADER_PARTS_DIGEST, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA,
-    MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, query,
+    MEDIA_EXCERPT, MEDIA_EXCERPT_ANSWER, MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, query,
 };
 use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
+use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptError};
 use byteback_delta::groups::{GroupAnswer, GroupList, GroupsError};
 use byteback_delta::matches::{MatchList, MatchesError};
 use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
@@ -423,6 +424,41 @@ impl ServerClient {
         })
     }
 
+    /// The signature of an excerpt of a file's contents at a moment, in blocks of this length.
+    ///
+    /// # Errors
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
+    /// this call; [`ServerErrorKind::Protocol`] for an answer that is not about this excerpt.
+    pub fn excerpt(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        excerpt: &Excerpt,
+        block_len_bytes: u32,
+    ) -> Result<ExcerptAnswer, ServerError> {
+        let parameters = [("at", at.to_string()), ("block", block_len_bytes.to_string())];
+        let mut ask = self.ask(Route::Excerpt, &[folder.as_str(), &node.to_string()], &parameters);
+        let bytes = excerpt.encode();
+        ask.body = Body::Bytes {
+            media: MEDIA_EXCERPT,
+            bytes: &bytes,
+        };
+        let blocks_max = excerpt.len_bytes().div_ceil(block_len_bytes.max(1).into());
+        self.stream_of(&ask, MEDIA_EXCERPT_ANSWER, |stream| {
+            ExcerptAnswer::read(stream, excerpt, blocks_max).map_err(|error| match error {
+                ExcerptError::Io(error) | ExcerptError::Signature(SignatureError::Io(error)) => {
+                    Broken::Connection(error)
+                }
+                // The head announced the length.
+                ExcerptError::Truncated | ExcerptError::Signature(SignatureError::Truncated { .. }) => {
+                    Broken::cut_short()
+                }
+                error => Broken::Content(error.to_string()),
+            })
+        })
+    }
+
     /// Lets the server compare the sums of a new content's groups with those of a file's contents
     /// at a moment: it answers which are equal, and the signature of the rest, of at most
     /// `blocks_max` blocks. The server first reads contents that it never summed.
@@ -536,7 +572,7 @@ impl ServerClient {
         &self,
         ask: &Ask<'_>,
         media: &str,
-        read: impl Fn(BufReader<AnswerBody>) -> Result<T, Broken>,
+        read: impl Fn(&mut BufReader<AnswerBody>) -> Result<T, Broken>,
     ) -> Result<T, ServerError> {
         persist(self.pauses(), &|_| true, || {
             let response = self.send_once(ask)?;
@@ -547,11 +583,15 @@ impl ServerClient {
                     format!("the answer is not of type {media}"),
                 ));
             }
-            let stream = BufReader::with_capacity(1 << 16, AnswerBody::of(response));
-            read(stream).map_err(|broken| match broken {
+            let mut stream = BufReader::with_capacity(1 << 16, AnswerBody::of(response));
+            let answer = read(&mut stream).map_err(|broken| match broken {
                 Broken::Connection(error) => ServerError::of_transport(&ask.name(), error.into()),
                 Broken::Content(what) => ServerError::protocol(&ask.name(), what),
-            })
+            })?;
+            // Formats that mark their own end are not read beyond it, but a connection is used again
+            // only once the answer's end was seen. If it does not end here, nothing is lost.
+            let _ = stream.read(&mut [0]);
+            Ok(answer)
         })
     }
 

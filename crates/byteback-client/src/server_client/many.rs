@@ -118,8 +118,8 @@ impl ServerClient {
         let mut ask = self.ask(Route::Bundle, &[folder.as_str()], &[]);
         ask.body = json_body(&bytes);
         ask.timeout = self.options.commit_timeout;
-        self.stream_of(&ask, MEDIA_BUNDLE, |mut stream| {
-            let contents = bundle::read(&mut stream, files.len()).map_err(|error| match error {
+        self.stream_of(&ask, MEDIA_BUNDLE, |stream| {
+            let contents = bundle::read(stream, files.len()).map_err(|error| match error {
                 BundleError::Io(error) | BundleError::Contents(ReadError::Read { source: error, .. }) => {
                     Broken::Connection(error)
                 }

@@ -2,10 +2,17 @@
 
 use byteback_api::messages::{BatchStatus, FolderList, JoinResponse};
 use byteback_api::{Code, FolderName, MEDIA_BUNDLE, MEDIA_CONTENTS, Problem};
-use byteback_client::{ServerErrorKind, join};
+use byteback_client::{ServerErrorKind, TreePlace, join};
 use byteback_delta::bundle::{self, ShortContent};
+use byteback_delta::chunks::{ChunkParams, list_chunks};
 use byteback_delta::contents::{ContentsError, ContentsWriter};
+use byteback_delta::crc::CrcKind;
+use byteback_delta::excerpt::Excerpt;
+use byteback_delta::leaves::{LeafDigest, LeafKind};
+use byteback_delta::signature::{SignatureParams, SignatureRequest, SignatureWriter};
+use byteback_host::random::noise;
 use byteback_model::{BatchApplied, FileId, NodeId, NodeKind};
+use byteback_store::ByteRange;
 use byteback_testkit::clients::{impatient, join_request, patient};
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_server::{Answer, scripted_server_with};
@@ -221,6 +228,36 @@ fn bytes_on_the_wire_are_those_that_the_server_counts() {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(report.wire.sent > 0 && report.wire.sent < wire.sent);
+}
+
+/// An answer that marks its own end is read to the end of the message all the same.
+#[test]
+fn calls_answered_by_streams_share_a_connection() {
+    let rig = Rig::new(71);
+    let base = noise(1, 3 << 20);
+    rig.with_file(&base);
+    let (client, folder, at) = (&rig.client, &rig.folder, rig.seq());
+    let page = client.tree_page(folder, at, TreePlace::Path(b""), None).unwrap();
+    let id = page.entries[0].node.id;
+    let opened = rig.server_connections();
+    for _ in 0..3 {
+        let request = SignatureRequest::default();
+        client.signature(folder, id, at, &request, 1 << 20).unwrap();
+        let excerpt = Excerpt::new(&ByteRange::new(1000, 50_000).into_iter().collect());
+        client.excerpt(folder, id, at, &excerpt, 128).unwrap();
+        let mut digest = LeafDigest::with_groups(LeafKind::Blake3, base.len() as u64);
+        digest.push(&base);
+        let (_, groups) = digest.finish_with_groups().unwrap();
+        client.groups(folder, id, at, &groups, 1 << 20).unwrap();
+        let mut writer = SignatureWriter::new(Vec::new(), SignatureParams::for_content(5000, 1), 5000).unwrap();
+        writer.push(&base[..5000]).unwrap();
+        let sought = writer.finish().unwrap();
+        client.matches(folder, id, at, &sought, 5000, 700).unwrap();
+        let (chunks, _) = list_chunks(&base[..], None, ChunkParams::for_content(3 << 20), CrcKind::Crc32c).unwrap();
+        client.chunks(folder, id, at, &chunks, true).unwrap();
+        client.short_contents(folder, at, &[id]).unwrap();
+    }
+    assert_eq!(rig.server_connections(), opened);
 }
 
 /// The piece of a batch that continuous sync might send.
