@@ -64,6 +64,7 @@ use byteback_oplog::{LedgerEntry, LedgerEvent, TreeId};
 use foreseen::foreseen_bytes;
 use note::Note;
 use plan::Answers;
+use plan::second_look::SecondLooks;
 use resume::Numbered;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -237,6 +238,8 @@ struct Job<'a> {
     monitor: &'a Meter<'a>,
     /// The calls worth making: one that the server lacks is dropped, all are if it is busy or gone.
     answers: Cell<Answers>,
+    /// What was looked for a second time, and how long that may still take.
+    second_looks: Cell<SecondLooks>,
     /// Whether the server refused a proof of what was found: then nothing is looked for any more.
     proof_refused: Cell<bool>,
     /// Checksums of the server's contents.
@@ -283,6 +286,7 @@ pub fn backup(
         options,
         monitor,
         answers: Cell::new(Answers::ALL),
+        second_looks: Cell::new(SecondLooks::default()),
         proof_refused: Cell::new(false),
         store: match options.dry_run {
             true => None,

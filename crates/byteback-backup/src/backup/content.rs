@@ -47,6 +47,8 @@ pub(crate) struct FileStats {
     pub(crate) literal_bytes: u64,
     /// Whether the batch has a proof of the file.
     pub(crate) is_proven: bool,
+    /// Bytes that the server has although the first search did not find them.
+    pub(crate) found_again_bytes: u64,
 }
 
 /// How sending one file ended.
@@ -345,7 +347,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         let literal_bytes = self.deltas.finish(self.stream, file.id, &file.attributes, file.base)?;
         Ok(FileStats {
             literal_bytes,
-            is_proven: false,
+            ..FileStats::default()
         })
     }
 }

@@ -11,6 +11,7 @@ use byteback_model::{BatchApplied, FileId, NodeId, Origin, OwnBatch, Seq};
 
 use super::note::Note;
 use super::plan::Answers;
+use super::plan::second_look::SecondLooks;
 use super::resume::Numbered;
 use super::transfer::{Sent, transfer};
 use super::{BackupOptions, BackupReport, Basis, Job};
@@ -76,6 +77,7 @@ pub fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         options: batch.options,
         monitor: &monitor,
         answers: Cell::new(Answers::ALL),
+        second_looks: Cell::new(SecondLooks::default()),
         proof_refused: Cell::new(batch.is_in_full),
         store: None,
         identities: Some(batch.file_id),

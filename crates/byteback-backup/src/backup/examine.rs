@@ -32,6 +32,9 @@
 //! looking for anything. A content is read twice where the server searches; the proof also shows
 //! that both readings saw the same.
 //!
+//! *A second look* in short blocks follows for what a finder left (`found`), unless a certain finder
+//! was asked for.
+//!
 //! *Failing.* Until a finder reports its first extent, nothing of the file is in the batch, so that
 //! a server that does not answer costs one reading. Later failures take back the file's records.
 
@@ -48,6 +51,7 @@ mod sky;
 use super::Job;
 use super::content::{Failure, FileStats};
 use super::part_stream::PartStream;
+use super::plan::cost::Conditions;
 use super::plan::{Call, blocks_max};
 use super::trim::BlockSums;
 use crate::decisions::{DeltaMethod, Fallback};
@@ -66,6 +70,8 @@ pub(super) struct Place<'a> {
     pub(super) cut: CutId,
     /// The moment of the server's versions: the one that the batch follows, or replaces.
     pub(super) base_seq: Seq,
+    /// The cost of sending and searching now.
+    pub(super) conditions: Conditions,
 }
 
 /// A file to be sent as its difference from the server's version.
@@ -148,7 +154,7 @@ pub(super) fn send_examined(
         DeltaMethod::SkyF => sky::find(place, file, sky::Way::Fixed, &mut note, stream, sums),
         DeltaMethod::SkyC => sky::find(place, file, sky::Way::Chunked, &mut note, stream, sums),
         DeltaMethod::LogSearched | DeltaMethod::LogLookedUp => match (method, file.ranges) {
-            (DeltaMethod::LogLookedUp, Some(ranges)) => lookup::find(place, file, ranges, stream, sums),
+            (DeltaMethod::LogLookedUp, Some(ranges)) => lookup::find(place, file, ranges, &mut note, stream, sums),
             (_, Some(ranges)) => ranges::find(place, file, ranges, stream, sums),
             (_, None) => Err(Stop::Fallback(Fallback::NoSignature)),
         },

@@ -9,6 +9,7 @@ use super::examine::{Examination, Examined, Place, is_examined_by, send_examined
 use super::limits::SearchLimits;
 use super::part_stream::PartStream;
 use super::plan::cost::Conditions;
+use super::plan::second_look::SecondLooks;
 use super::plan::{Answers, DeltaChoice, Hints, Known, LogKnowledge, plan};
 use super::trim::BlockSums;
 use super::{BackupOptions, Job};
@@ -39,6 +40,7 @@ pub(crate) struct ContentSender<'a> {
     monitor: &'a dyn Monitor,
     /// The calls that the server is worth asking.
     answers: Answers,
+    second_looks: SecondLooks,
     proof_refused: bool,
 }
 
@@ -93,6 +95,7 @@ impl<'a> ContentSender<'a> {
             },
             monitor,
             answers: Answers::ALL,
+            second_looks: SecondLooks::default(),
             proof_refused,
         }
     }
@@ -133,6 +136,7 @@ impl<'a> ContentSender<'a> {
                 options: &self.options,
                 monitor: &monitor,
                 answers: Cell::new(self.answers),
+                second_looks: Cell::new(self.second_looks),
                 proof_refused: Cell::new(self.proof_refused),
                 store: None,
                 identities: None,
@@ -148,6 +152,7 @@ impl<'a> ContentSender<'a> {
                 job: &job,
                 cut: NO_CUT,
                 base_seq: self.base_seq,
+                conditions: known.conditions,
             };
             let file = Examined {
                 node: NO_NUMBER,
@@ -159,12 +164,13 @@ impl<'a> ContentSender<'a> {
             };
             let examined = send_examined(place, &file, method, stream, &mut sums)?;
             self.answers = job.answers.get();
+            self.second_looks = job.second_looks.get();
             match examined {
                 Examination::Sent(stats, found, _) => {
                     return Ok(Ok(SentContent {
                         literal_bytes: stats.literal_bytes,
                         hashed_bytes: found.examined_bytes,
-                        found_bytes: found.copied_bytes,
+                        found_bytes: found.copied_bytes + stats.found_again_bytes,
                         is_proven: stats.is_proven,
                     }));
                 }

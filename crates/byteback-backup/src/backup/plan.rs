@@ -11,8 +11,8 @@
 //! 3. *Block checksums* of our own know most of the file: it is read, and blocks that they do not
 //!    know are sent. No question to the server.
 //! 4. *A finder* looks for the file in the server's content, if the file is worth a question: the
-//!    one expected to cost least ([`cost`]) of rsync, WebR2sync+, dsync and, for long files,
-//!    SkySync-F, which sums the file first: mostly it did not change.
+//!    one expected to cost least ([`cost`]) of rsync, WebR2sync+, dsync and SkySync-F, which sums
+//!    the file first, and for which the server reads nothing that it has summed before.
 //! 5. *Whole*, also where no finder is expected to cost less.
 //!
 //! [`Fallback`]s say why a plan could not be carried out, and everything is remembered in
@@ -20,6 +20,7 @@
 
 pub(super) mod cost;
 pub(super) mod effort;
+pub(super) mod second_look;
 
 use crate::decisions::{Cause, DeltaMethod, Fallback, Searches};
 use byteback_delta::signature::BLOCKS_MAX;
@@ -35,9 +36,9 @@ pub(super) const EXAMINED_LEN_MIN: u64 = 4 * 1024;
 /// store).
 const EXAMINED_LEN_MAX: u64 = 1 << 40;
 
-/// Files from this length on of which anything may have changed may be summed where they lie, even
-/// if no checksums of them exist yet.
-const SUMMED_LEN_MIN: u64 = 64 << 20;
+/// Files from this length on may be summed where they lie, even if no checksums of them exist yet:
+/// servers keep the sums of their versions, so that they need not read them.
+const SUMMED_LEN_MIN: u64 = 256 << 10;
 
 /// Ranges are searched from this number of bytes on, or from the file's length divided by the
 /// second number on.
@@ -100,6 +101,8 @@ pub(super) enum Call {
     Digests,
     /// Looks blocks up; a kind of [`Call::Matches`].
     Lookup,
+    /// Gives a signature of parts in short blocks; without an answer, what is left is sent.
+    Excerpt,
 }
 
 impl Call {
@@ -125,6 +128,7 @@ pub(super) struct Answers {
     chunks: bool,
     digests: bool,
     lookup: bool,
+    excerpt: bool,
 }
 
 impl Answers {
@@ -136,6 +140,7 @@ impl Answers {
         chunks: true,
         digests: true,
         lookup: true,
+        excerpt: true,
     };
 
     /// Drops all calls: the server is busy, or gone.
@@ -147,6 +152,7 @@ impl Answers {
             chunks: false,
             digests: false,
             lookup: false,
+            excerpt: false,
         };
     }
 
@@ -159,6 +165,7 @@ impl Answers {
             Call::Chunks => self.chunks = false,
             Call::Digests => self.digests = false,
             Call::Lookup => self.lookup = false,
+            Call::Excerpt => self.excerpt = false,
         }
     }
 
@@ -176,6 +183,7 @@ impl Answers {
             Call::Chunks => self.chunks,
             Call::Digests => self.digests,
             Call::Lookup => self.lookup,
+            Call::Excerpt => self.excerpt,
         }
     }
 }
@@ -360,8 +368,7 @@ fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
         DeltaMethod::Cdc,
         DeltaMethod::SkyF,
     ];
-    // Comparing in place first is for files that mostly did not change.
-    let is_summed = matches!(known.log, LogKnowledge::Whole(_)) && known.size_bytes >= SUMMED_LEN_MIN;
+    let is_summed = known.size_bytes >= SUMMED_LEN_MIN;
     let can = |method: &DeltaMethod| known.answers.suffice_for(*method) && (is_summed || *method != DeltaMethod::SkyF);
     let cheapest_at = |changed_share| {
         let file = FileFacts {

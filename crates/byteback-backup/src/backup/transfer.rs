@@ -595,13 +595,14 @@ impl Transfer<'_, '_, '_> {
             job: self.job,
             cut: self.cut.cut,
             base_seq,
+            conditions: self.conditions(),
         };
         match send_examined(place, file, method, &mut self.stream, &mut self.sums)? {
             Examination::Sent(stats, found, note) => {
                 self.report.examined_files += 1;
                 self.report.followed_files += u64::from(file.is_followed);
                 self.report.hashed_bytes += found.examined_bytes;
-                self.report.found_bytes += found.copied_bytes;
+                self.report.found_bytes += found.copied_bytes + stats.found_again_bytes;
                 Ok(Ok((FileOutcome::Sent(stats), note)))
             }
             Examination::Unreadable(error) => Ok(Ok((FileOutcome::Unreadable(error), None))),

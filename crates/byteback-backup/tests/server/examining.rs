@@ -39,7 +39,9 @@ fn a_file_that_was_open_in_a_crash_costs_what_differs() {
         assert_eq!((report.everything_because, report.examined_files), (None, 1));
         // Blocks are 1448 bytes here.
         assert!(report.literal_bytes < 3000 + 4 * 1448, "{}", report.literal_bytes);
-        assert_eq!(report.hashed_bytes, 2 << 20);
+        // What differs is read once more.
+        let hashed = (2 << 20)..=(2 << 20) + 4 * 4096;
+        assert!(hashed.contains(&report.hashed_bytes), "{}", report.hashed_bytes);
         assert_eq!(report.found_bytes + report.literal_bytes, 2 << 20);
         let wire = rig.client.wire_bytes().since(before);
         assert!(wire.total() < 40_000, "{wire:?}: mostly the signature");
@@ -140,6 +142,20 @@ fn random_rewritings_come_back() {
 pub(super) fn scripted_proxy(
     script: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
 ) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
+    answering_proxy(move |asked| script(asked.call))
+}
+
+/// A question to the server.
+pub(super) struct Asked<'a> {
+    pub(super) call: &'a str,
+    pub(super) query: &'a str,
+    pub(super) body: &'a [u8],
+}
+
+/// As [`scripted_proxy`], for answers that depend on the question.
+pub(super) fn answering_proxy(
+    script: impl Fn(&Asked<'_>) -> Option<Answer> + Send + Sync + 'static,
+) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
     move |to, _| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -155,7 +171,7 @@ pub(super) fn scripted_proxy(
     }
 }
 
-fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&str) -> Option<Answer>) {
+fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&Asked<'_>) -> Option<Answer>) {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte).is_ok_and(|len| len == 1) {
@@ -171,10 +187,15 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&str) -> Op
         .map_or(0, |len| len.trim().parse().unwrap());
     let mut sent = vec![0; body_len];
     client.read_exact(&mut sent).unwrap();
-    let (path, _) = head.split(' ').nth(1).unwrap().split_once('?').unwrap_or_default();
+    let (path, query) = head.split(' ').nth(1).unwrap().split_once('?').unwrap_or_default();
     let call = path.rsplit('/').next().unwrap();
-    if ["signature", "groups", "matches", "chunks"].contains(&call)
-        && let Some((status, media, body)) = script(call)
+    let asked = Asked {
+        call,
+        query,
+        body: &sent,
+    };
+    if ["signature", "excerpt", "groups", "matches", "chunks"].contains(&call)
+        && let Some((status, media, body)) = script(&asked)
     {
         let len = body.len();
         let head = format!(
@@ -199,7 +220,7 @@ pub(super) fn signature_of(content: &[u8]) -> Vec<u8> {
 /// Backs a changed file up behind a server with this answer to requests for signatures; returns the
 /// warnings, too.
 fn behind(answer: Answer) -> (byteback_backup::BackupReport, Vec<String>, Rig) {
-    backup_with_wrong_answer(DeltaChoice::Auto, answer)
+    backup_with_wrong_answer(DeltaChoice::Rsync, answer)
 }
 
 /// The same with a chosen method.

@@ -84,15 +84,16 @@ fn a_folder_whose_log_is_lost_costs_what_differs() {
     assert!(wire.sent < most + 20_000, "{wire:?}");
     assert!(report.stored_bytes < most + 5_000, "{}", report.stored_bytes);
     for (node, method, cause) in [
-        (image, DeltaMethod::Rsync, Cause::SamePath),
-        (same, DeltaMethod::Rsync, Cause::SamePath),
+        (image, DeltaMethod::SkyF, Cause::SamePath),
+        (same, DeltaMethod::SkyF, Cause::SamePath),
         (moved, DeltaMethod::Full, Cause::New),
         (small, DeltaMethod::Hash, Cause::SamePath),
     ] {
+        let fallback = (method == DeltaMethod::SkyF).then_some(Fallback::NotSummed);
         let decision = decided(&rig, &decisions, now(node));
         assert_eq!(
             (decision.method, decision.cause, decision.fallback),
-            (method, cause, None)
+            (method, cause, fallback)
         );
         assert_eq!(decision.changed_bytes, decision.size_bytes);
     }

@@ -16,6 +16,7 @@
 //! | `random_lives` | files that change at random between backups, for `examining` and `sky` |
 //! | `replacing` | files that a program replaced when it saved them |
 //! | `restoring` | the effect of a restore on a target |
+//! | `second_look` | what a finder left, looked for in short blocks |
 //! | `sky` | changes found by checksums that exist already |
 //! | `trimming` | the client's own block checksums |
 //! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
@@ -45,6 +46,7 @@ mod random_lives;
 mod replacing;
 mod restoring;
 mod searching;
+mod second_look;
 mod sky;
 mod trimming;
 mod unmounted;

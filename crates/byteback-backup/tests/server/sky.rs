@@ -197,11 +197,31 @@ fn sky_sums_an_unsummed_file_in_place_and_records_it() {
         assert!(report.literal_bytes < 3000 + 3 * 12 * 1024, "{}", report.literal_bytes);
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     }
-    // By itself the planner asks for that only if the file is long.
+    // By itself the planner asks for that, too, as the server reads nothing for it.
     rig.options.delta = DeltaChoice::Auto;
     rig.tree.lock().mark_whole(file, WholeReason::Untracked);
     rig.backup().unwrap();
-    assert_ne!(decided(&rig, &decisions, file).method, DeltaMethod::SkyF);
+    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::SkyF);
+}
+
+/// Holes shorter than a finder looks for, in what changed and in what did not.
+#[test]
+fn sky_keeps_short_holes_in_parts_that_changed() {
+    for (choice, _) in WAYS {
+        let mut rig = Rig::new(4);
+        rig.options.delta = choice;
+        let file = rig.with_file(&noise(1, 3_000_000));
+        let mut state = rig.tree.lock();
+        state.write(file, 1_000_000, &noise(2, 1_000_000));
+        for place in [100_000, 1_100_000, 1_500_000, 2_700_000] {
+            state.punch(file, ByteRange::new(place, place + 20_000).unwrap());
+        }
+        state.mark_whole(file, WholeReason::Untracked);
+        drop(state);
+        let report = rig.backup().unwrap();
+        assert_eq!(report.examined_files, 1, "{choice:?}");
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
 }
 
 #[test]

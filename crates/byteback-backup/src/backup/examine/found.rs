@@ -1,12 +1,18 @@
 //! The findings of a finder about a file, as delta records.
 //!
-//! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, and copies of a
-//! second record would refer to the result of the first, in which old bytes are overwritten. So
-//! literals that do not fit are first appended behind the old content, delta by delta; a last delta
-//! without literals then takes all pieces from there and from the old content. The intermediate
-//! contents exist only inside the batch. Memory: the literals of one record, and the list of
-//! extents, of which there are at most
+//! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, or half a part,
+//! and copies of a second record would refer to the result of the first, in which old bytes are
+//! overwritten. So literals that do not fit are first appended behind the old content, delta by
+//! delta; a last delta without literals then takes all pieces from there and from the old content.
+//! The intermediate contents exist only inside the batch. Memory: the literals of one record, or a
+//! MiB, and the list of extents, of which there are at most
 //! [`SearchLimits::extents_max`](super::super::limits::SearchLimits::extents_max).
+//!
+//! *A second look.* Before literals leave, or are appended, they are looked for once more, in short
+//! blocks of what lies around them in the server's version ([`second_look`]): a finder leaves whole
+//! blocks.
+
+mod second_look;
 
 use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::super::part_stream::PartStream;
@@ -19,6 +25,9 @@ use byteback_delta::leaves::LeafKind;
 use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ContentBase, FileId};
+
+/// Fewest literals, in bytes, that are gathered for a second look.
+const GATHERED_LEN_MIN: usize = 1 << 20;
 
 /// The source of an extent's bytes.
 #[derive(Clone, Copy)]
@@ -70,7 +79,10 @@ impl Proof {
 
 /// Makes delta records of the findings.
 pub(super) struct FoundFile<'a, 'scope, 'env> {
+    place: Place<'a>,
     id: FileId,
+    /// The file at the server that the copies are of.
+    at_server: FileId,
     base: ContentBase,
     attributes: &'a Attributes,
     stream: &'a mut PartStream<'scope, 'env>,
@@ -80,23 +92,34 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     extents: Vec<(ByteRange, Found)>,
     /// Literals that are not appended yet.
     literals: Vec<u8>,
-    literals_len_max: usize,
+    /// Most of them.
+    gathered_len_max: usize,
+    /// Most literals of one delta.
+    delta_len_max: usize,
     /// Number of literal bytes that deltas append to the old content.
     appended: u64,
     deltas: FileDeltas,
+    /// Literals before this one were looked for a second time, or must not be.
+    looked_upto: u64,
+    found_again_bytes: u64,
 }
 
 impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     /// For a file whose version at the server has `base_len` bytes, as the server says.
     pub(super) fn new(
-        place: Place<'_>,
+        place: Place<'a>,
         file: &Examined<'a>,
         base_len: u64,
         stream: &'a mut PartStream<'scope, 'env>,
     ) -> Self {
-        let literals_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
+        let delta_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
+        // At most 8 MiB.
+        let delta_len_max = usize::try_from(delta_len_max).unwrap_or(usize::MAX);
+        let has_second_look = second_look::is_wanted(place.job);
         Self {
+            place,
             id: file.id,
+            at_server: file.at_server,
             base: file.base(),
             attributes: file.attributes,
             stream,
@@ -104,11 +127,30 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             extents_max: place.job.options.limits.extents_max,
             extents: Vec::new(),
             literals: Vec::new(),
-            // At most 8 MiB.
-            literals_len_max: usize::try_from(literals_len_max).unwrap_or(usize::MAX),
+            gathered_len_max: match has_second_look {
+                true => delta_len_max.max(GATHERED_LEN_MIN),
+                false => delta_len_max,
+            },
+            delta_len_max,
             appended: 0,
             deltas: FileDeltas::default(),
+            looked_upto: 0,
+            found_again_bytes: 0,
         }
+    }
+
+    /// Without a second look: the proof does not cover all that was read.
+    pub(super) fn without_second_look(self) -> Self {
+        Self {
+            looked_upto: u64::MAX,
+            gathered_len_max: self.delta_len_max,
+            ..self
+        }
+    }
+
+    /// Number of all literal bytes so far.
+    fn literals_end(&self) -> u64 {
+        self.appended + len_u64(self.literals.len())
     }
 
     fn push(&mut self, range: ByteRange, found: Found) -> Result<(), Stop> {
@@ -132,24 +174,28 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Adds a delta that appends the gathered literals to the old content and to earlier ones.
+    /// Adds deltas that append the gathered literals to the old content and to earlier ones.
     fn append(&mut self) -> Result<(), Stop> {
-        if self.literals.is_empty() {
-            return Ok(());
+        let literals = std::mem::take(&mut self.literals);
+        for some in literals.chunks(self.delta_len_max) {
+            self.append_some(some)?;
         }
+        Ok(())
+    }
+
+    fn append_some(&mut self, literals: &[u8]) -> Result<(), Stop> {
         let id = self.id;
         let old_len = self.base_len + self.appended;
-        let new_len = old_len + len_u64(self.literals.len());
+        let new_len = old_len + len_u64(literals.len());
         let effort = self.stream.effort();
         let write = || -> Result<_, WriteError> {
             let options = WriterOptions::default();
             let mut writer = DeltaWriter::with_effort(Vec::new(), old_len, new_len, options, effort)?;
-            writer.literal_bytes(old_len, &self.literals)?;
+            writer.literal_bytes(old_len, literals)?;
             writer.finish()
         };
         let (bytes, stats) = write().map_err(|error| unusable(id, error))?;
-        self.appended += len_u64(self.literals.len());
-        self.literals.clear();
+        self.appended += len_u64(literals.len());
         self.deltas.push(self.stream, id, bytes, stats.literal_bytes)?;
         Ok(())
     }
@@ -158,9 +204,11 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     /// bytes that were not read together with the digest. Holes here become holes there, even where
     /// the server has zeros: to checksums both are the same.
     pub(super) fn finish(mut self, proof: Proof, needs_proof: bool, holes: &[ByteRange]) -> Result<FileStats, Stop> {
-        if self.appended > 0 {
+        self.look_again();
+        if self.appended > 0 || self.literals.len() > self.delta_len_max {
             self.append()?;
         }
+        let needs_proof = needs_proof || self.found_again_bytes > 0;
         let id = self.id;
         let (bytes, literal_bytes) = self.last_delta(holes).map_err(|error| unusable(id, error))?;
         self.deltas.push(self.stream, id, bytes, literal_bytes)?;
@@ -178,6 +226,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         Ok(FileStats {
             literal_bytes,
             is_proven: needs_proof,
+            found_again_bytes: self.found_again_bytes,
         })
     }
 
@@ -248,18 +297,24 @@ impl ExtentSink for FoundFile<'_, '_, '_> {
     type Error = Stop;
 
     fn literal(&mut self, offset: u64, mut bytes: &[u8]) -> Result<(), Stop> {
-        let before = self.appended + len_u64(self.literals.len());
-        if let Some(range) = ByteRange::from_offset_len(offset, len_u64(bytes.len())) {
-            self.push(range, Found::Literal(before))?;
-        }
+        let mut at = offset;
         while !bytes.is_empty() {
             // Only when more come: literals that just fit need no delta of their own.
-            if self.literals.len() == self.literals_len_max {
-                self.append()?;
+            if self.literals.len() == self.gathered_len_max {
+                self.look_again();
+                // Little room is not worth a look the next time.
+                if self.literals.len() > self.gathered_len_max / 2 {
+                    self.append()?;
+                }
             }
-            let room = self.literals_len_max - self.literals.len();
+            let room = self.gathered_len_max - self.literals.len();
             let (now, later) = bytes.split_at(room.min(bytes.len()));
+            let before = self.literals_end();
+            if let Some(range) = ByteRange::from_offset_len(at, len_u64(now.len())) {
+                self.push(range, Found::Literal(before))?;
+            }
             self.literals.extend_from_slice(now);
+            at = at.saturating_add(len_u64(now.len()));
             bytes = later;
         }
         Ok(())

@@ -33,8 +33,8 @@ use byteback_delta::leaves::{Leaf, LeafDigest, LeafKind, TreeSums};
 use byteback_extents::ByteRange;
 use byteback_model::NodeId;
 
-/// Shorter holes are treated as zeros.
-const HOLE_LEN_MIN: u64 = 32 * 1024;
+/// Shorter holes are treated as zeros: they are not whole leaves.
+const HOLE_LEN_MIN: u64 = LEAF_LEN_BYTES;
 
 /// Most holes that are remembered.
 const HOLES_MAX: usize = 1 << 16;

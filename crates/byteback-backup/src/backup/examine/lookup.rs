@@ -12,8 +12,8 @@
 //! the reported ranges is read here. Blocks that are found become copies, also where they lie in
 //! the same place; all else of the ranges is sent.
 //!
-//! *Proof.* The digest of the blocks that were found: all other bytes are sent, or were not
-//! reported.
+//! *Proof.* The digest of the reported ranges; if there are too many for a proof, of the blocks that
+//! were found: all other bytes are sent, or were not reported.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
@@ -62,10 +62,12 @@ struct Part {
     base_offset: Option<u64>,
 }
 
+/// `note`: a remark about the search.
 pub(super) fn find(
     place: Place<'_>,
     file: &Examined<'_>,
     ranges: &ExtentSet,
+    note: &mut Option<Fallback>,
     stream: &mut PartStream<'_, '_>,
     sums: &mut BlockSums<'_>,
 ) -> Finding {
@@ -77,7 +79,11 @@ pub(super) fn find(
     }
     let list = look_up(place, file, &sought, sought_len)?;
     let mut parts = parts(reported(ranges, len), &sought, &list);
-    let proven = keep_longest(&mut parts, PROVEN_RANGES_MAX);
+    let is_all_proven = reported(ranges, len).count() <= PROVEN_RANGES_MAX;
+    let proven = match is_all_proven {
+        true => reported(ranges, len).collect(),
+        false => keep_longest(&mut parts, PROVEN_RANGES_MAX),
+    };
     if proven.is_empty() {
         return Err(Stop::Fallback(Fallback::FoundNothing));
     }
@@ -96,6 +102,9 @@ pub(super) fn find(
         .saturating_sub(parts.len().saturating_mul(2));
     let hold = Hold::for_last_look(reported_len, BLOCK_LEN, room);
     let mut found = FoundFile::new(place, file, list.base_len_bytes(), stream);
+    if !is_all_proven {
+        found = found.without_second_look();
+    }
     let mut digest = ContentDigest::new(proven.total_len_bytes());
     let mut holes = Vec::new();
     let mut stats = FindStats::default();
@@ -115,14 +124,16 @@ pub(super) fn find(
                 Piece::Hole(_) => None,
                 Piece::Data { offset, bytes } => Some(within(bytes, offset, now)?),
             };
+            if is_all_proven || part.base_offset.is_some() {
+                match bytes {
+                    Some(bytes) => digest.push(bytes),
+                    None => digest.push_zeros(now.len_bytes()),
+                }
+            }
             match (part.base_offset, bytes) {
                 (Some(base_offset), bytes) => {
-                    match bytes {
-                        Some(bytes) => digest.push(bytes),
-                        None => {
-                            digest.push_zeros(now.len_bytes());
-                            note_hole(&mut holes, now, place);
-                        }
+                    if bytes.is_none() {
+                        note_hole(&mut holes, now, place);
                     }
                     stats.copied_bytes += now.len_bytes();
                     found.copy(now, base_offset + (at - part.range.start()))?;
@@ -143,7 +154,10 @@ pub(super) fn find(
     stats.examined_bytes = sought_len;
     let digest = digest.finish().ok_or_else(|| disorder("some of it is missing"))?;
     let proof = Proof::ranges(Digest(digest), proven.iter().collect());
-    let sent = found.finish(proof, true, &holes)?;
+    let sent = found.finish(proof, stats.copied_bytes > 0, &holes)?;
+    if stats.copied_bytes + sent.found_again_bytes == 0 {
+        *note = Some(Fallback::FoundNothing);
+    }
     Ok((sent, stats))
 }
 

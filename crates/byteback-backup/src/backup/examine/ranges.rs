@@ -9,8 +9,8 @@
 //! *Appended* bytes are not searched, as the server has nothing there. The server is asked for the
 //! length of its version, because the log does not know it.
 //!
-//! *Proof.* The digest of the searched ranges, one after the other: all other bytes are sent, or
-//! were not reported.
+//! *Proof.* The digest of the reported ranges, one after the other; if there are too many for a
+//! proof, of the searched ones: all other bytes are sent, or were not reported.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
@@ -19,6 +19,7 @@ use super::reading::{Hold, note_hole, read_ranges};
 use super::{Call, Examined, Finding, Place, Stop, blocks_max, disorder};
 use crate::decisions::Fallback;
 use byteback_api::Digest;
+use byteback_api::batch::PROVEN_RANGES_MAX;
 use byteback_control::Piece;
 use byteback_delta::ContentDigest;
 use byteback_delta::find::{BlockIndex, ExtentSink, FindStats, RollingFinder};
@@ -112,8 +113,13 @@ pub(super) fn find(
     // Only blocks that are read as a whole can be summed.
     sums.forget(file.node);
 
-    let all: Vec<ByteRange> = searches.iter().flat_map(|search| &search.ranges).copied().collect();
-    let searched_len = all.iter().copied().map(ByteRange::len_bytes).sum();
+    let searched_ranges = searches.iter().flat_map(|search| &search.ranges).copied();
+    let is_all_proven = reported(ranges, len).count() <= PROVEN_RANGES_MAX;
+    let proven: Vec<ByteRange> = match is_all_proven {
+        true => reported(ranges, len).collect(),
+        false => searched_ranges.collect(),
+    };
+    let proven_len = proven.iter().copied().map(ByteRange::len_bytes).sum();
     let reported_len = reported(ranges, len).map(ByteRange::len_bytes).sum();
     let block_len_min = indexes
         .iter()
@@ -125,12 +131,17 @@ pub(super) fn find(
         .extents_max
         .saturating_sub(ranges.len().saturating_mul(2));
     let hold = Hold::for_last_look(reported_len, block_len_min.unwrap_or(1).into(), room);
+    let found = FoundFile::new(place, file, base_len, stream);
     let mut reading = Reading {
         place,
         file,
         hold,
-        found: FoundFile::new(place, file, base_len, stream),
-        digest: ContentDigest::new(searched_len),
+        found: match is_all_proven {
+            true => found,
+            false => found.without_second_look(),
+        },
+        is_all_proven,
+        digest: ContentDigest::new(proven_len),
         holes: Vec::new(),
         stats: FindStats::default(),
     };
@@ -153,7 +164,7 @@ pub(super) fn find(
         ..
     } = reading;
     let digest = digest.finish().ok_or_else(|| disorder("some of it is missing"))?;
-    let sent = found.finish(Proof::ranges(Digest(digest), all), stats.copied_bytes > 0, &holes)?;
+    let sent = found.finish(Proof::ranges(Digest(digest), proven), stats.copied_bytes > 0, &holes)?;
     Ok((sent, stats))
 }
 
@@ -181,7 +192,8 @@ struct Reading<'a, 'scope, 'env> {
     file: &'a Examined<'a>,
     hold: Hold,
     found: FoundFile<'a, 'scope, 'env>,
-    /// The digest of the searched ranges.
+    /// Whether the digest is of all ranges, or of the searched ones.
+    is_all_proven: bool,
     digest: ContentDigest,
     holes: Vec<ByteRange>,
     stats: FindStats,
@@ -190,15 +202,26 @@ struct Reading<'a, 'scope, 'env> {
 impl Reading<'_, '_, '_> {
     /// Sends ranges as they are.
     fn send(&mut self, ranges: impl Iterator<Item = ByteRange>) -> Result<(), Stop> {
-        let found = &mut self.found;
+        let (found, digest) = (&mut self.found, &mut self.digest);
+        let is_proven = self.is_all_proven;
         read_ranges(
             self.place,
             self.file.node,
             self.hold,
             ranges,
             &mut |piece| match piece {
-                Piece::Hole(range) => found.zero(range),
-                Piece::Data { offset, bytes } => found.literal(offset, bytes),
+                Piece::Hole(range) => {
+                    if is_proven {
+                        digest.push_zeros(range.len_bytes());
+                    }
+                    found.zero(range)
+                }
+                Piece::Data { offset, bytes } => {
+                    if is_proven {
+                        digest.push(bytes);
+                    }
+                    found.literal(offset, bytes)
+                }
             },
         )
     }

@@ -78,10 +78,7 @@ pub(super) fn find(
     }
     sums.forget(file.node);
     let content = CutContent::new(place, file, &known.holes);
-    let sink = WithHoles {
-        holes: &known.holes,
-        sink: FoundFile::new(place, file, answer.base_len_bytes(), stream),
-    };
+    let sink = FoundFile::new(place, file, answer.base_len_bytes(), stream);
     let beside = known.sums.ok_or_else(|| disorder("its leaves are not known"))?;
     let (found_file, mut found) = match way {
         Way::Fixed => {
@@ -93,51 +90,8 @@ pub(super) fn find(
     found.examined_bytes += known.reported.read_bytes;
     let proof = Proof::leaves(known.digest, offer.kind());
     // Even without copies: the bytes sent were not read when the digest was made.
-    let stats = found_file.sink.finish(proof, true, &[])?;
+    let stats = found_file.finish(proof, true, &known.holes)?;
     Ok((stats, found))
-}
-
-/// Keeps known holes as holes, even where the base has zeros in the same place.
-struct WithHoles<'h, S> {
-    /// Holes that no extent has reached yet, ascending.
-    holes: &'h [ByteRange],
-    sink: S,
-}
-
-impl<S: ExtentSink> ExtentSink for WithHoles<'_, S> {
-    type Error = S::Error;
-
-    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), S::Error> {
-        self.sink.literal(offset, bytes)
-    }
-
-    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), S::Error> {
-        let mut at = range.start();
-        while let Some((hole, later)) = self.holes.split_first() {
-            if hole.start() >= range.end() {
-                break;
-            }
-            if let Some(hole) = ByteRange::new(hole.start().max(at), hole.end().min(range.end())) {
-                if let Some(before) = ByteRange::new(at, hole.start()) {
-                    self.sink.copy(before, base_offset + (at - range.start()))?;
-                }
-                self.sink.zero(hole)?;
-                at = hole.end();
-            }
-            if hole.end() > range.end() {
-                break;
-            }
-            self.holes = later;
-        }
-        match ByteRange::new(at, range.end()) {
-            Some(rest) => self.sink.copy(rest, base_offset + (at - range.start())),
-            None => Ok(()),
-        }
-    }
-
-    fn zero(&mut self, range: ByteRange) -> Result<(), S::Error> {
-        self.sink.zero(range)
-    }
 }
 
 /// The server's answer to the sums of groups; from a server without that call, its signature of

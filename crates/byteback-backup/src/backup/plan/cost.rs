@@ -14,7 +14,8 @@
 //! upwards is measured.
 //!
 //! *How scattered the change is* is unknown, too. It is taken to come in pieces of a page, at least
-//! one, each of which costs one block or chunk more, as these are found whole or not at all.
+//! one, each of which costs one block or chunk more, as these are found whole or not at all; or a
+//! short block, for a second look ([`super::second_look`]), whichever is cheaper.
 //!
 //! Out of scope: compression.
 
@@ -80,6 +81,20 @@ const LEAF_LEN: f64 = LEAF_LEN_BYTES as f64;
 /// Bytes of a block in a signature.
 const SIGNATURE_ENTRY_LEN: f64 = 12.0;
 
+/// Bytes of a short block in the signature of an excerpt.
+pub(super) const EXCERPT_ENTRY_LEN: u64 = 12;
+
+/// Bytes of a block in a second look, mostly.
+const SHORT_BLOCK_LEN: f64 = 128.0;
+
+/// Bytes of a range in the list of an excerpt, and of the request around it.
+const EXCERPT_RANGE_LEN: f64 = 5.0;
+const EXCERPT_REQUEST_LEN: f64 = 300.0;
+
+/// The share of what a finder left that a second look is assumed to find, beside the blocks in
+/// which something changed.
+const FOUND_AGAIN_SHARE: f64 = 0.5;
+
 /// Bytes of a group of leaves, and of its sum in a list.
 const GROUP_LEN: f64 = GROUP_LEN_BYTES as f64;
 const GROUP_ENTRY_LEN: f64 = 32.0;
@@ -134,8 +149,17 @@ pub(in crate::backup) struct Estimate {
 }
 
 impl Estimate {
-    /// The expected cost of `method`.
-    fn of(method: DeltaMethod, file: &FileFacts) -> Self {
+    /// The expected time of `method`, in nanoseconds; with a second look, if that takes less.
+    fn least_ns(method: DeltaMethod, file: &FileFacts, conditions: &Conditions) -> f64 {
+        let [once, twice] = [false, true].map(|is_twice| Self::of(method, file, is_twice).time_ns(conditions));
+        match twice < once {
+            true => twice,
+            false => once,
+        }
+    }
+
+    /// The expected cost of `method`, with a second look or without.
+    fn of(method: DeltaMethod, file: &FileFacts, is_twice: bool) -> Self {
         use per_byte::{CUT, HASH, LEAVES, MATCH, READ, ROLL, STORE};
         let size = file.size_bytes as f64;
         let changed = size * file.changed_share.clamp(0.0, 1.0);
@@ -155,13 +179,19 @@ impl Estimate {
         let search = same * MATCH + changed * ROLL;
         let asked = |client_ns, server_ns, [up, down]: [f64; 2], granule_len: f64| {
             let pieces = (changed / PIECE_LEN).ceil().max(1.0);
-            let literals = (changed + pieces * granule_len).min(size);
+            let left = (changed + pieces * granule_len).min(size);
+            let granule_len = if is_twice { SHORT_BLOCK_LEN } else { granule_len };
+            let literals = (changed + pieces * granule_len).min(left);
+            let (again, short_blocks) = match is_twice {
+                true => (left, left / SHORT_BLOCK_LEN),
+                false => (0.0, 0.0),
+            };
             Self {
-                client_ns,
-                server_ns: server_ns + literals * STORE,
+                client_ns: client_ns + again * ROLL,
+                server_ns: server_ns + again * (READ + HASH) + literals * STORE,
                 up_bytes: up + literals,
-                down_bytes: down,
-                round_trips: 1.0,
+                down_bytes: down + short_blocks * EXCERPT_ENTRY_LEN as f64,
+                round_trips: 1.0 + f64::from(u8::from(is_twice)),
             }
         };
         match method {
@@ -213,11 +243,11 @@ impl Estimate {
                 [signature, 0.0],
                 block_len,
             ),
-            // The tree's process reads and sums; the server sums for the signature, from which the
-            // proof follows.
+            // The tree's process reads and sums. The server goes through the sums that it keeps, for
+            // the answer and for the proof, and sums what is new.
             DeltaMethod::SkyF => asked(
                 size * (READ + HASH) + changed * (READ + ROLL),
-                size * (READ + HASH),
+                size * 2.0 * LEAVES + changed * (READ + HASH),
                 [group_sums, of_differing],
                 leaf_block_len,
             ),
@@ -268,6 +298,51 @@ pub(in crate::backup) fn is_comparing_worth(files: usize, total_bytes: u64, cond
     asked.time_ns(conditions) < sent.time_ns(conditions) * EQUAL_SHARE
 }
 
+/// The expected bytes of a second look.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SecondLookBytes {
+    /// Bytes to and from the server, in bytes to it.
+    pub(super) asked: f64,
+    /// Literals that need not be sent.
+    pub(super) saved: f64,
+}
+
+/// The expected bytes of a look for `literal_bytes` in this number of gaps, in blocks of this
+/// length.
+pub(super) fn second_look_bytes(literal_bytes: u64, gaps: usize, block_len_bytes: u64) -> SecondLookBytes {
+    let (literals, gaps, block_len) = (literal_bytes as f64, gaps as f64, block_len_bytes.max(1) as f64);
+    let signature = literals / block_len * EXCERPT_ENTRY_LEN as f64;
+    SecondLookBytes {
+        asked: EXCERPT_REQUEST_LEN + gaps * EXCERPT_RANGE_LEN + signature * DOWN_SHARE,
+        saved: (literals - gaps * block_len) * FOUND_AGAIN_SHARE,
+    }
+}
+
+/// Whether such a look is expected to take less time than sending what it saves.
+pub(super) fn is_second_look_fast(literal_bytes: u64, bytes: &SecondLookBytes, conditions: &Conditions) -> bool {
+    use per_byte::{HASH, READ, ROLL, STORE};
+    let literals = literal_bytes as f64;
+    let asked = Estimate {
+        client_ns: literals * ROLL,
+        server_ns: literals * (READ + HASH),
+        up_bytes: bytes.asked,
+        down_bytes: 0.0,
+        round_trips: 1.0,
+    };
+    let saved = Estimate {
+        server_ns: bytes.saved * STORE,
+        up_bytes: bytes.saved,
+        ..Estimate::default()
+    };
+    asked.time_ns(conditions) < saved.time_ns(conditions)
+}
+
+/// The time for which such a look waits, in nanoseconds.
+pub(super) fn second_look_wait_ns(conditions: &Conditions) -> u64 {
+    // Whole nanoseconds.
+    conditions.round_trip_ns.saturating_add(REQUEST_NS as u64)
+}
+
 /// The method that takes the shortest time; of equal ones the first. `None` if none is given.
 pub(in crate::backup) fn cheapest(
     methods: impl IntoIterator<Item = DeltaMethod>,
@@ -276,7 +351,7 @@ pub(in crate::backup) fn cheapest(
 ) -> Option<DeltaMethod> {
     let mut best: Option<(DeltaMethod, f64)> = None;
     for method in methods {
-        let time_ns = Estimate::of(method, file).time_ns(conditions);
+        let time_ns = Estimate::least_ns(method, file, conditions);
         if best.is_none_or(|(_, least)| time_ns < least) {
             best = Some((method, time_ns));
         }

@@ -61,13 +61,14 @@ fn plan_chooses_the_cheapest_method() {
     );
     assert_eq!(
         chosen(known(LogKnowledge::Rewritten)),
-        Some((DeltaMethod::Rsync, Cause::Rewritten, None))
+        Some((DeltaMethod::SkyF, Cause::Rewritten, None))
     );
     let cause = Cause::Whole(WholeReason::Untracked);
     for (leaves_exist, sums_know_most, size_bytes, method) in [
         (true, None, 1 << 20, DeltaMethod::SkyF),
         (false, Some(true), 1 << 20, DeltaMethod::Sums),
-        (false, Some(false), 1 << 20, DeltaMethod::Rsync),
+        (false, Some(false), 128 << 10, DeltaMethod::Rsync),
+        (false, Some(false), 1 << 20, DeltaMethod::SkyF),
         (false, Some(true), 1 << 30, DeltaMethod::Sums),
         // Over a fast link reading and summing count most.
         (false, Some(false), 1 << 30, DeltaMethod::SkyF),
@@ -395,6 +396,7 @@ fn plan_chooses_only_methods_the_server_supports() {
         for matches in [false, true] {
             for chunks in [false, true] {
                 let answers = Answers {
+                    excerpt: false,
                     groups: false,
                     digests: false,
                     lookup: false,

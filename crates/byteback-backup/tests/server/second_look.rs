@@ -1,0 +1,283 @@
+//! The second look in short blocks at what a finder with long ones left.
+
+use super::examining::{Asked, answering_proxy, decided};
+use super::random_lives::RandomLife;
+use byteback_api::{MEDIA_EXCERPT_ANSWER, MEDIA_SIGNATURE};
+use byteback_backup::decisions::DeltaMethod;
+use byteback_backup::{BackupReport, DeltaChoice, SnapshotSpec};
+use byteback_delta::excerpt::{Excerpt, ExcerptAnswer};
+use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_host::random::noise;
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::WholeReason;
+use byteback_testkit::clients::patient;
+use byteback_testkit::proxy::hearing;
+use byteback_testkit::rig::Rig;
+use byteback_testkit::scripted_server::Answer;
+use byteback_testkit::seed::seed;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Places of single bytes that change, apart from each other.
+const PLACES: [usize; 4] = [10_000, 500_001, 501_400, 1_000_000];
+
+/// Length of the file.
+const LEN: usize = 2 << 20;
+
+/// Most literals after a second look, in short blocks, and at the ends of gaps.
+const LITERALS_MAX: u64 = 4 * 2 * 128;
+
+/// Changes the bytes of a file; all that is known then is that any byte may have changed.
+fn change_bytes(rig: &Rig, file: NodeId, bytes: &mut [u8]) {
+    let mut state = rig.tree.lock();
+    for place in PLACES {
+        bytes[place] ^= 1;
+        state.write(file, place as u64, &bytes[place..=place]);
+    }
+    state.mark_whole(file, WholeReason::Interrupted);
+}
+
+#[test]
+fn single_bytes_in_a_file_cost_short_blocks() {
+    for (choice, literal_max) in [(DeltaChoice::Auto, LITERALS_MAX), (DeltaChoice::SkyF, 3 * 4096)] {
+        let mut rig = Rig::new(1);
+        rig.options.delta = choice;
+        let mut bytes = noise(1, LEN);
+        let file = rig.with_file(&bytes);
+        change_bytes(&rig, file, &mut bytes);
+        let report = rig.backup().unwrap();
+        assert_eq!(report.examined_files, 1);
+        assert!(report.literal_bytes <= literal_max, "{}", report.literal_bytes);
+        assert_eq!(report.found_bytes + report.literal_bytes, LEN as u64);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+        // A chosen finder is measured as it is.
+        assert_eq!(report.literal_bytes == 3 * 4096, choice == DeltaChoice::SkyF);
+    }
+}
+
+#[test]
+fn second_look_reads_at_the_server_only_what_is_around() {
+    let rig = Rig::new(1);
+    let mut bytes = noise(1, LEN);
+    let file = rig.with_file(&bytes);
+    change_bytes(&rig, file, &mut bytes);
+    let before = rig.signature_read_bytes();
+    rig.backup().unwrap();
+    let read = rig.signature_read_bytes() - before;
+    // All of it for the first search.
+    assert!((LEN as u64..=LEN as u64 + 4 * 4096).contains(&read), "{read}");
+}
+
+/// The answer to an excerpt by a server that has `content` in place of its base, and claims a
+/// length.
+fn answer_of(content: &[u8], base_len: u64, asked: &Asked<'_>) -> Vec<u8> {
+    let excerpt = Excerpt::decode(asked.body).unwrap().within(base_len);
+    let block_len = asked.query.split('&').find_map(|field| field.strip_prefix("block="));
+    let mut stream = Vec::new();
+    ExcerptAnswer::write_head(base_len, &mut stream).unwrap();
+    let params = SignatureParams::with_block_len(excerpt.len_bytes(), block_len.unwrap().parse().unwrap(), 7);
+    let mut writer = SignatureWriter::new(stream, params, excerpt.len_bytes()).unwrap();
+    for part in excerpt.ranges() {
+        writer
+            .push(&content[part.start() as usize..part.end() as usize])
+            .unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+/// Backs single bytes up behind a server that answers an excerpt so.
+fn behind(answer: impl Fn(&Asked<'_>) -> Answer + Send + Sync + 'static) -> (BackupReport, Rig) {
+    let script = move |asked: &Asked<'_>| (asked.call == "excerpt").then(|| answer(asked));
+    let rig = Rig::through(5, patient(), answering_proxy(script));
+    let mut bytes = noise(1, LEN);
+    let file = rig.with_file(&bytes);
+    change_bytes(&rig, file, &mut bytes);
+    let report = rig.backup().unwrap();
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    (report, rig)
+}
+
+#[test]
+fn second_look_with_a_wrong_signature_counts_for_nothing() {
+    let base = noise(1, LEN);
+    let mut new = base.clone();
+    PLACES.iter().for_each(|place| new[*place] ^= 1);
+    // The true answer, so that the other one is wrong by its bytes alone.
+    for (content, is_true) in [(base, true), (new, false)] {
+        let (report, rig) = behind(move |asked| {
+            let stream = answer_of(&content, LEN as u64, asked);
+            (200, MEDIA_EXCERPT_ANSWER, stream)
+        });
+        match is_true {
+            true => assert!(report.literal_bytes <= LITERALS_MAX, "{}", report.literal_bytes),
+            false => assert_eq!((report.examined_files, report.literal_bytes), (0, LEN as u64)),
+        }
+        assert_eq!(rig.seq(), 2, "what was refused left no trace");
+    }
+}
+
+#[test]
+fn unusable_answers_to_an_excerpt_cost_bytes_alone() {
+    type Wrong = fn(Vec<u8>, &Asked<'_>) -> Answer;
+    let wrong: [(&str, Wrong); 7] = [
+        ("none", |_, _| (404, "text/html", b"<h1>not here</h1>".to_vec())),
+        ("another type", |good, _| (200, MEDIA_SIGNATURE, good)),
+        ("nonsense", |_, _| (200, MEDIA_EXCERPT_ANSWER, b"hello".to_vec())),
+        ("damaged", |mut good, _| {
+            good[70] ^= 1;
+            (200, MEDIA_EXCERPT_ANSWER, good)
+        }),
+        ("another base", |_, asked| {
+            let longer = answer_of(&noise(1, LEN + 1), LEN as u64 + 1, asked);
+            (200, MEDIA_EXCERPT_ANSWER, longer)
+        }),
+        ("cut off", |mut good, _| {
+            good.pop();
+            (200, MEDIA_EXCERPT_ANSWER, good)
+        }),
+        ("failed", |_, _| (500, "text/plain", Vec::new())),
+    ];
+    for (what, wrong) in wrong {
+        let base = noise(1, LEN);
+        let (report, rig) = behind(move |asked| wrong(answer_of(&base, LEN as u64, asked), asked));
+        // Whole blocks of the first search.
+        assert!(
+            (3 * 700..=3 * 4096).contains(&report.literal_bytes),
+            "{what}: {}",
+            report.literal_bytes
+        );
+        assert_eq!((report.examined_files, rig.seq()), (1, 2), "{what}");
+    }
+}
+
+#[test]
+fn older_servers_are_asked_for_one_excerpt() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let refuse = move |head: &str, _: &[u8]| {
+        let is_excerpt = head.split(' ').nth(1).is_some_and(|path| path.contains("/excerpt"));
+        counter.fetch_add(u64::from(is_excerpt), Ordering::SeqCst);
+        is_excerpt.then(|| byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "there is no such call"))
+    };
+    let rig = Rig::through(1, patient(), |to, _| hearing(to, refuse));
+    let mut files: Vec<(NodeId, Vec<u8>)> = Vec::new();
+    for number in 0..3 {
+        let mut state = rig.tree.lock();
+        let file = state.create(NodeId::ROOT, format!("f{number}").as_bytes(), NodeKind::File);
+        let bytes = noise(number, LEN);
+        state.write(file, 0, &bytes);
+        files.push((file, bytes));
+    }
+    rig.backup().unwrap();
+    for (file, bytes) in &mut files {
+        change_bytes(&rig, *file, bytes);
+    }
+    let literal_bytes = rig.backup().unwrap().literal_bytes;
+    assert!(literal_bytes >= 3 * 3 * 700, "{literal_bytes}");
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Pages of a database in which cells move: the log knows the pages.
+#[test]
+fn cells_that_move_within_reported_pages_are_found() {
+    let mut rig = Rig::new(1);
+    let decisions = rig.keep_decisions();
+    let mut bytes = noise(1, LEN);
+    let file = rig.with_file(&bytes);
+    for page in (0..500).step_by(10) {
+        let (at, new) = (page * 4096, noise(page as u64, 40));
+        bytes[at + 1000..at + 4096].rotate_right(40);
+        bytes[at + 1000..at + 1040].copy_from_slice(&new);
+        rig.tree.lock().write(file, at as u64, &bytes[at..at + 4096]);
+    }
+    let report = rig.backup().unwrap();
+    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::LogLookedUp);
+    assert_eq!(report.changed_bytes, 50 * 4096);
+    assert!(report.literal_bytes <= 50 * (40 + 3 * 128), "{}", report.literal_bytes);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// More literals than a delta holds are looked for part by part.
+#[test]
+fn many_gaps_are_looked_for_as_they_come() {
+    for part_len in [64 * 1024, 1 << 24] {
+        let mut rig = Rig::new(1);
+        rig.options.part_len_bytes = part_len;
+        let mut bytes = noise(1, 4 << 20);
+        let file = rig.with_file(&bytes);
+        let mut state = rig.tree.lock();
+        for place in (1000..bytes.len()).step_by(20_000) {
+            bytes[place] ^= 1;
+            state.write(file, place as u64, &bytes[place..=place]);
+        }
+        state.mark_whole(file, WholeReason::Interrupted);
+        drop(state);
+        let report = rig.backup().unwrap();
+        // 210 gaps.
+        assert!(report.literal_bytes <= 210 * 128, "{}", report.literal_bytes);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+/// Small edits anywhere, insertions, removals and exchanges, between backups that may fail midway,
+/// with few pieces and with many.
+#[test]
+fn random_small_edits_come_back() {
+    let seed = seed(61);
+    let (mut found_bytes, mut literal_bytes) = (0, 0);
+    for round in 0..10 {
+        let mut life = RandomLife::new(seed + round, 700_000);
+        life.rig.options.part_len_bytes = [16 * 1024, 1 << 20][(round % 2) as usize];
+        for save in 0..6 {
+            life.rig.options.limits.extents_max = [40, 400, 1 << 18][(save % 3) as usize];
+            let report = life.save();
+            found_bytes += report.found_bytes;
+            literal_bytes += report.literal_bytes;
+            life.change(200, |state, random, file, bytes| {
+                for _ in 0..random.below(6) {
+                    let at = random.below(bytes.len() as u64 - 2000) as usize;
+                    bytes[at..at + 1500].rotate_left(random.below(1500) as usize);
+                }
+                state.write(file, 0, bytes);
+                state.truncate(file, bytes.len() as u64);
+            });
+        }
+        life.check();
+    }
+    assert!(
+        found_bytes > literal_bytes,
+        "seed {seed}: {found_bytes} {literal_bytes}"
+    );
+}
+
+#[test]
+fn excerpt_is_asked_for_once_for_each_file() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    let hear = move |head: &str, body: &[u8]| {
+        if head.split(' ').nth(1).is_some_and(|path| path.contains("/excerpt")) {
+            heard.lock().unwrap().push(Excerpt::decode(body).unwrap());
+        }
+        None
+    };
+    let rig = Rig::through(1, patient(), |to, _| hearing(to, hear));
+    let mut bytes = noise(1, LEN);
+    let file = rig.with_file(&bytes);
+    change_bytes(&rig, file, &mut bytes);
+    rig.backup().unwrap();
+    let asked = asked.lock().unwrap();
+    let [excerpt] = asked.as_slice() else {
+        panic!("{} excerpts", asked.len());
+    };
+    // Around the places, two of which lie together.
+    assert!((3..=4).contains(&excerpt.ranges().len()), "{:?}", excerpt.ranges());
+    for place in PLACES {
+        let ranges = excerpt.ranges().iter();
+        assert!(
+            ranges.filter(|range| range.contains(place as u64)).count() == 1,
+            "{place}"
+        );
+    }
+    assert!(excerpt.len_bytes() <= 4 * 4096, "{:?}", excerpt.ranges());
+}
