@@ -15,6 +15,7 @@
 //! | `ranges` | only long ranges that the log reports are rolled over, in the signature of the part of the server's version around them |
 //! | `lookup` | whole blocks in the ranges that the log reports are looked up among the blocks of the server's version |
 //! | `sky` | checksums that exist already tell which blocks are equal in place; the rest is searched as in rsync or dsync (SkySync-F, -C) |
+//! | `blocks` | whole blocks that are looked up, in ranges of the content |
 //! | `leaves` | those checksums, and what follows from them |
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
 //! | `found` | makes delta records of what a finder finds |
@@ -38,10 +39,11 @@
 //! *Failing.* Until a finder reports its first extent, nothing of the file is in the batch, so that
 //! a server that does not answer costs one reading. Later failures take back the file's records.
 
+pub(super) mod blocks;
 mod chunked;
 mod found;
 mod leaves;
-pub(super) mod lookup;
+mod lookup;
 pub(super) mod ranges;
 mod reading;
 mod reverse;

@@ -46,7 +46,7 @@ const SEARCHED_LEN_MIN: u64 = 1 << 20;
 const SEARCHED_SHARE_MIN: u64 = 4;
 
 /// Blocks are looked up from this number of bytes on.
-const LOOKED_UP_LEN_MIN: u64 = 64 * 1024;
+pub(super) const LOOKED_UP_LEN_MIN: u64 = 64 * 1024;
 
 /// A signature has at most one block per this number of bytes of the new content: it then costs at
 /// most a quarter of it.

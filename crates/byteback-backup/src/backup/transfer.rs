@@ -12,7 +12,7 @@ mod bases;
 
 use super::changes::{changed_bytes, count_name, count_node};
 use super::content::{FileChange, FileOutcome, send_file};
-use super::examine::lookup::block_bytes;
+use super::examine::blocks::block_bytes;
 use super::examine::ranges::searchable_bytes;
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::followed::{Followed, FollowedFile};

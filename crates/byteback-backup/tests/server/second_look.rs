@@ -7,7 +7,7 @@ use byteback_backup::decisions::DeltaMethod;
 use byteback_backup::{BackupReport, DeltaChoice, SnapshotSpec};
 use byteback_delta::excerpt::{Excerpt, ExcerptAnswer};
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
-use byteback_host::random::noise;
+use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 use byteback_oplog::WholeReason;
 use byteback_testkit::clients::patient;
@@ -195,6 +195,60 @@ fn cells_that_move_within_reported_pages_are_found() {
     assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::LogLookedUp);
     assert_eq!(report.changed_bytes, 50 * 4096);
     assert!(report.literal_bytes <= 50 * (40 + 3 * 128), "{}", report.literal_bytes);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// A file of which anything may have changed, in which blocks moved: SkySync-F searches only where
+/// groups differ.
+#[test]
+fn blocks_that_moved_out_of_equal_groups_are_found() {
+    let mut rig = Rig::new(1);
+    let decisions = rig.keep_decisions();
+    let mut random = SplitMix64::new(7);
+    let mut bytes = noise(1, 40 << 20);
+    let file = rig.with_file(&bytes);
+    for _ in 0..2 {
+        // All are written near the beginning, and come from everywhere.
+        let mut new_bytes = 0;
+        let mut state = rig.tree.lock();
+        for block in 0..100 {
+            let (to, from) = (block * 8192, (10 << 20) + random.below(7000) as usize * 4096);
+            if block % 10 == 0 {
+                new_bytes += 4096;
+                bytes[to..to + 4096].copy_from_slice(&noise(random.next_u64(), 4096));
+            } else {
+                bytes.copy_within(from..from + 4096, to);
+            }
+            state.write(file, to as u64, &bytes[to..to + 4096]);
+        }
+        state.mark_whole(file, WholeReason::Untracked);
+        drop(state);
+        let report = rig.backup().unwrap();
+        assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::SkyF);
+        assert_eq!(report.literal_bytes, new_bytes);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+/// A rewritten part that the server has nowhere is looked up once, however long it is.
+#[test]
+fn lookup_in_vain_is_the_last_one_of_a_file() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let hear = move |head: &str, _: &[u8]| {
+        let is_lookup = head.split(' ').nth(1).is_some_and(|path| path.contains("/matches"));
+        counter.fetch_add(u64::from(is_lookup), Ordering::SeqCst);
+        None
+    };
+    let mut rig = Rig::through(1, patient(), |to, _| hearing(to, hear));
+    rig.options.part_len_bytes = 1 << 20;
+    let file = rig.with_file(&noise(1, 20 << 20));
+    let mut state = rig.tree.lock();
+    state.write(file, 3 << 20, &noise(2, 6 << 20));
+    state.mark_whole(file, WholeReason::Untracked);
+    drop(state);
+    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 

@@ -8,10 +8,12 @@
 //! MiB, and the list of extents, of which there are at most
 //! [`SearchLimits::extents_max`](super::super::limits::SearchLimits::extents_max).
 //!
-//! *A second look.* Before literals leave, or are appended, they are looked for once more, in short
-//! blocks of what lies around them in the server's version ([`second_look`]): a finder leaves whole
-//! blocks.
+//! *A second look.* Before literals leave, or are appended, they are looked for once more: whole
+//! blocks anywhere, if the finder searched only a part of the server's version ([`elsewhere`]), and
+//! then all in short blocks of what lies around them there ([`second_look`]), as a finder leaves
+//! whole blocks.
 
+mod elsewhere;
 mod second_look;
 
 use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
@@ -20,7 +22,8 @@ use super::{Examined, Place, Stop};
 use crate::decisions::Fallback;
 use byteback_api::Digest;
 use byteback_api::batch::ProofRecord;
-use byteback_delta::find::ExtentSink;
+use byteback_delta::Source;
+use byteback_delta::find::{ExtentSink, FoundExtents};
 use byteback_delta::leaves::LeafKind;
 use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
@@ -101,6 +104,8 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     deltas: FileDeltas,
     /// Literals before this one were looked for a second time, or must not be.
     looked_upto: u64,
+    /// Whether whole blocks may lie where the finder did not search.
+    may_lie_elsewhere: bool,
     found_again_bytes: u64,
 }
 
@@ -135,6 +140,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             appended: 0,
             deltas: FileDeltas::default(),
             looked_upto: 0,
+            may_lie_elsewhere: false,
             found_again_bytes: 0,
         }
     }
@@ -146,6 +152,24 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             gathered_len_max: self.delta_len_max,
             ..self
         }
+    }
+
+    /// For a finder that searched only a part of the server's version, or for long blocks.
+    pub(super) fn with_blocks_elsewhere(self) -> Self {
+        Self {
+            may_lie_elsewhere: true,
+            ..self
+        }
+    }
+
+    /// Looks for the literals that were not looked for yet, in all ways that are worth it.
+    fn look_again(&mut self) {
+        if second_look::is_wanted(self.place.job) {
+            self.look_elsewhere();
+            self.look_closer();
+        }
+        // Once is enough.
+        self.looked_upto = self.looked_upto.max(self.literals_end());
     }
 
     /// Number of all literal bytes so far.
@@ -255,6 +279,92 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         }
         let (bytes, stats) = writer.finish()?;
         Ok((bytes, stats.literal_bytes))
+    }
+}
+
+impl FoundFile<'_, '_, '_> {
+    /// The literals that were not looked for yet, with their numbers among the extents and their
+    /// bytes.
+    fn unlooked(&self) -> impl Iterator<Item = (usize, ByteRange, &[u8])> {
+        let extents = self.extents.iter().enumerate();
+        extents.filter_map(|(number, &(range, found))| match found {
+            Found::Literal(before) if before >= self.looked_upto => {
+                Some((number, range, self.gathered(before, range.len_bytes())))
+            }
+            _ => None,
+        })
+    }
+
+    /// The bytes of literals that are not appended.
+    fn gathered(&self, before: u64, len_bytes: u64) -> &[u8] {
+        let start = usize::try_from(before.saturating_sub(self.appended)).unwrap_or(usize::MAX);
+        let end = start.saturating_add(usize::try_from(len_bytes).unwrap_or(usize::MAX));
+        self.literals.get(start..end).unwrap_or_default()
+    }
+
+    /// Divides literals: `find` gets the number of each among the extents, its range and its bytes,
+    /// and returns the extents that it consists of, if any of them was found. A literal whose parts
+    /// would be too many stays as it is. Returns the bytes that were found.
+    fn divide(&mut self, mut find: impl FnMut(usize, ByteRange, &[u8]) -> Option<FoundExtents>) -> u64 {
+        let mut divided = Divided {
+            appended: self.appended,
+            extents: Vec::with_capacity(self.extents.len()),
+            literals: Vec::with_capacity(self.literals.len()),
+        };
+        let mut found_bytes = 0;
+        for (number, &(range, found)) in self.extents.iter().enumerate() {
+            let Found::Literal(before) = found else {
+                divided.extents.push((range, found));
+                continue;
+            };
+            if before < self.appended {
+                // What is not appended of it keeps its place.
+                let rest = (before + range.len_bytes()).saturating_sub(self.appended);
+                divided.literals.extend_from_slice(self.gathered(self.appended, rest));
+                divided.extents.push((range, found));
+                continue;
+            }
+            let bytes = self.gathered(before, range.len_bytes());
+            let taken = divided.extents.len() + (self.extents.len() - number);
+            let room = self.extents_max.saturating_sub(taken);
+            let parts = match before >= self.looked_upto {
+                true => find(number, range, bytes).filter(|parts| parts.extents.len() <= room),
+                false => None,
+            };
+            let Some(parts) = parts else {
+                divided.literal(range, bytes);
+                continue;
+            };
+            for (range, source) in &parts.extents {
+                match source {
+                    Source::Literal(bytes) => divided.literal(*range, bytes),
+                    Source::Copy { base_offset } => {
+                        found_bytes += range.len_bytes();
+                        divided.extents.push((*range, Found::Copy(*base_offset)));
+                    }
+                    Source::Zero => divided.extents.push((*range, Found::Zero)),
+                }
+            }
+        }
+        self.extents = divided.extents;
+        self.literals = divided.literals;
+        self.found_again_bytes += found_bytes;
+        found_bytes
+    }
+}
+
+/// The extents after literals were divided, and the literals that are left and not appended yet.
+struct Divided {
+    appended: u64,
+    extents: Vec<(ByteRange, Found)>,
+    literals: Vec<u8>,
+}
+
+impl Divided {
+    fn literal(&mut self, range: ByteRange, bytes: &[u8]) {
+        let before = self.appended + len_u64(self.literals.len());
+        self.extents.push((range, Found::Literal(before)));
+        self.literals.extend_from_slice(bytes);
     }
 }
 

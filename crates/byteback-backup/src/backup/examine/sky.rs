@@ -78,7 +78,7 @@ pub(super) fn find(
     }
     sums.forget(file.node);
     let content = CutContent::new(place, file, &known.holes);
-    let sink = FoundFile::new(place, file, answer.base_len_bytes(), stream);
+    let sink = FoundFile::new(place, file, answer.base_len_bytes(), stream).with_blocks_elsewhere();
     let beside = known.sums.ok_or_else(|| disorder("its leaves are not known"))?;
     let (found_file, mut found) = match way {
         Way::Fixed => {

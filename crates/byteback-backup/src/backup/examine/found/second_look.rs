@@ -9,10 +9,9 @@
 //! The proof covers all that is found; where it does not cover all literals, there is no second look
 //! ([`FoundFile::without_second_look`]). A server that does not answer, or lies, costs bytes.
 
-use super::{Found, FoundFile, len_u64};
+use super::{Found, FoundFile};
 use crate::backup::Job;
 use crate::backup::plan::{Call, DeltaChoice};
-use byteback_delta::Source;
 use byteback_delta::excerpt::{ExcerptAnswer, RANGES_MAX};
 use byteback_delta::find::{BlockIndex, FoundExtents, Gap, excerpt_around, find_in_excerpt};
 use byteback_extents::ByteRange;
@@ -38,12 +37,9 @@ pub(super) fn is_wanted(job: &Job<'_>) -> bool {
 }
 
 impl FoundFile<'_, '_, '_> {
-    /// Looks for the literals that were not looked for yet, if that is worth it.
-    pub(super) fn look_again(&mut self) {
+    /// Looks for the literals that were not looked for yet in short blocks, if that is worth it.
+    pub(super) fn look_closer(&mut self) {
         let job = self.place.job;
-        if !is_wanted(job) {
-            return;
-        }
         let sought = self.sought();
         let literal_bytes = sought.iter().map(|sought| sought.gap.range.len_bytes()).sum();
         let mut looks = job.second_looks.get();
@@ -66,7 +62,14 @@ impl FoundFile<'_, '_, '_> {
         if answer.base_len_bytes != self.base_len {
             return;
         }
-        let found_bytes = self.take_found(&sought, answer);
+        let ExcerptAnswer { excerpt, signature, .. } = answer;
+        let index = BlockIndex::new(signature);
+        let mut sought = sought.iter().peekable();
+        let found_bytes = self.divide(|number, range, bytes| {
+            sought.next_if(|sought| sought.extent == number)?;
+            let Ok((parts, stats)) = find_in_excerpt(&index, &excerpt, (range.start(), bytes), FoundExtents::default());
+            (stats.copied_bytes > 0).then_some(parts)
+        });
         looks.end(literal_bytes, found_bytes);
         job.second_looks.set(looks);
     }
@@ -112,80 +115,6 @@ impl FoundFile<'_, '_, '_> {
         sought.retain(|sought| sought.gap.has_candidates(self.base_len));
         keep_shortest(&mut sought);
         sought
-    }
-
-    /// Puts what the answer finds of these literals into their places; returns its length.
-    fn take_found(&mut self, sought: &[Sought], answer: ExcerptAnswer) -> u64 {
-        let ExcerptAnswer { excerpt, signature, .. } = answer;
-        let index = BlockIndex::new(signature);
-        let former = std::mem::take(&mut self.extents);
-        let literals = std::mem::take(&mut self.literals);
-        let gathered = |before: u64, len: u64| {
-            let start = usize::try_from(before.saturating_sub(self.appended)).unwrap_or(usize::MAX);
-            let end = start.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
-            literals.get(start..end).unwrap_or_default()
-        };
-        let mut parted = Parted {
-            appended: self.appended,
-            extents: Vec::with_capacity(former.len()),
-            literals: Vec::new(),
-        };
-        let mut found_bytes = 0;
-        let mut sought = sought.iter().peekable();
-        for (number, &(range, found)) in former.iter().enumerate() {
-            let Found::Literal(before) = found else {
-                parted.extents.push((range, found));
-                continue;
-            };
-            if before < self.appended {
-                // What is not appended of it keeps its place.
-                let rest = (before + range.len_bytes()).saturating_sub(self.appended);
-                parted.literals.extend_from_slice(gathered(self.appended, rest));
-                parted.extents.push((range, found));
-                continue;
-            }
-            let bytes = gathered(before, range.len_bytes());
-            if sought.next_if(|sought| sought.extent == number).is_none() {
-                parted.literal(range, bytes);
-                continue;
-            }
-            let Ok((in_excerpt, stats)) =
-                find_in_excerpt(&index, &excerpt, (range.start(), bytes), FoundExtents::default());
-            let taken = parted.extents.len() + (former.len() - number);
-            let is_room = in_excerpt.extents.len() <= self.extents_max.saturating_sub(taken);
-            if stats.copied_bytes == 0 || !is_room {
-                parted.literal(range, bytes);
-                continue;
-            }
-            found_bytes += stats.copied_bytes;
-            for (range, source) in &in_excerpt.extents {
-                match source {
-                    Source::Literal(bytes) => parted.literal(*range, bytes),
-                    Source::Copy { base_offset } => parted.extents.push((*range, Found::Copy(*base_offset))),
-                    Source::Zero => parted.extents.push((*range, Found::Zero)),
-                }
-            }
-        }
-        self.extents = parted.extents;
-        self.literals = parted.literals;
-        self.looked_upto = self.looked_upto.max(self.literals_end());
-        self.found_again_bytes += found_bytes;
-        found_bytes
-    }
-}
-
-/// The extents after a look, and the literals that are left and not appended yet.
-struct Parted {
-    appended: u64,
-    extents: Vec<(ByteRange, Found)>,
-    literals: Vec<u8>,
-}
-
-impl Parted {
-    fn literal(&mut self, range: ByteRange, bytes: &[u8]) {
-        let before = self.appended + len_u64(self.literals.len());
-        self.extents.push((range, Found::Literal(before)));
-        self.literals.extend_from_slice(bytes);
     }
 }
 

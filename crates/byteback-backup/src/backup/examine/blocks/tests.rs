@@ -17,7 +17,7 @@ fn blocks_are_whole_and_inside_the_file() {
     ]
     .into_iter()
     .collect();
-    let of = |len| blocks(&set, len).collect::<Vec<_>>();
+    let of = |len| blocks_in(reported(&set, len)).collect::<Vec<_>>();
     let all = [range(8192, 16_384), range(40_960, 45_056), range(90_112, 118_784)];
     assert_eq!(of(1 << 20), all);
     assert_eq!(of(45_055), all[..1]);
@@ -44,7 +44,7 @@ fn parts_are_the_ranges_and_lie_where_they_say() {
             set.extend(ByteRange::from_offset_len(start, 1 + random.below(20_000)));
         }
         let len = new.len() as u64;
-        let sought: Vec<ByteRange> = blocks(&set, len).collect();
+        let sought: Vec<ByteRange> = blocks_in(reported(&set, len)).collect();
         let of = |range: &ByteRange| new[range.start() as usize..range.end() as usize].to_vec();
         let sought_bytes: Vec<u8> = sought.iter().flat_map(of).collect();
         let params = SignatureParams {
