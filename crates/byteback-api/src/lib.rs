@@ -25,6 +25,7 @@
 pub mod batch;
 pub mod contents_request;
 pub mod digest;
+pub mod directory_digests;
 pub mod fingerprint;
 pub mod folder_name;
 pub mod join_code;
@@ -71,6 +72,9 @@ pub const MEDIA_GROUP_ANSWER: &str = "application/vnd.byteback.group-answer";
 /// Media type of an excerpt: ranges of a content of which a fine signature is asked for
 /// (docs/formats/excerpt.md).
 pub const MEDIA_EXCERPT: &str = "application/vnd.byteback.excerpt";
+
+/// Media type of a list of directory digests (docs/formats/directory-digests.md).
+pub const MEDIA_DIRECTORY_DIGESTS: &str = "application/vnd.byteback.directory-digests";
 
 /// Media type of the answer to an excerpt.
 pub const MEDIA_EXCERPT_ANSWER: &str = "application/vnd.byteback.excerpt-answer";

@@ -156,6 +156,8 @@ routes! {
     Contents = Post "/v1/folders/{folder}/contents" Reads;
     /// List known damaged frames, as the files show them now.
     KnownDamage = Get "/v1/folders/{folder}/damage" Reads;
+    /// Digests of the directories below a node at a moment.
+    DirectoryDigests = Get "/v1/folders/{folder}/nodes/{node}/directory-digests" Reads;
     /// Count the nodes below a node at a moment.
     Totals = Get "/v1/folders/{folder}/nodes/{node}/totals" Reads;
     /// Re-read and check everything that a moment needs.

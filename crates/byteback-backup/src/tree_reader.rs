@@ -39,7 +39,8 @@ impl<'a> TreeReader<'a> {
 
     /// The node at `path` below the root.
     pub(crate) fn node_at(&mut self, path: &[u8]) -> Result<NodeInfo> {
-        let page = self.page(TreePlace::Path(path), None)?;
+        let page = self.server.tree_node(self.folder, self.at, TreePlace::Path(path))?;
+        let page = self.of_moment(page)?;
         check_attributes(&page.node, path)?;
         Ok(page.node)
     }
@@ -109,6 +110,10 @@ impl<'a> TreeReader<'a> {
 
     fn page(&self, place: TreePlace<'_>, cursor: Option<&str>) -> Result<TreePage> {
         let page = self.server.tree_page(self.folder, self.at, place, cursor)?;
+        self.of_moment(page)
+    }
+
+    fn of_moment(&self, page: TreePage) -> Result<TreePage> {
         if page.at != self.at {
             return Err(BackupError::hostile(format!(
                 "sequence number {} was requested, {} came",

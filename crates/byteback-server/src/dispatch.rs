@@ -13,7 +13,7 @@ use crate::call::{Call, Shared, json, text};
 use crate::connection::{Activity, Peer};
 use crate::presence::ActiveRequest;
 use crate::problem::{Answer, of_store, parameter, refuse, respond};
-use crate::{damage, devices, events, guide, listing, reading, search, signature, upload};
+use crate::{damage, devices, directories, events, guide, listing, reading, search, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::Response;
@@ -193,6 +193,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Damage => damage::damage(call).await,
         Route::Heal => damage::heal(call).await,
         Route::KnownDamage => damage::known_damage(call).await,
+        Route::DirectoryDigests => directories::directory_digests(call).await,
         Route::Totals => listing::totals(call).await,
         Route::Verify => reading::verify(call).await,
     }

@@ -25,6 +25,7 @@ mod connection;
 mod convert;
 mod damage;
 mod devices;
+mod directories;
 mod dispatch;
 mod door;
 mod events;

@@ -183,7 +183,7 @@ async fn searched<T: Send + 'static>(
 }
 
 /// Runs a search on a blocking thread; its `is_wanted` turns false when the client no longer waits.
-async fn while_waited_for<T: Send + 'static>(
+pub(crate) async fn while_waited_for<T: Send + 'static>(
     shared: &Shared,
     search: impl FnOnce(&Store, &dyn Fn() -> bool) -> Result<Option<T>, StoreError> + Send + 'static,
 ) -> Result<T, Box<Problem>> {

@@ -27,6 +27,7 @@ mod compact;
 pub mod content;
 pub mod damage;
 pub mod devices;
+pub mod directories;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;

@@ -4,11 +4,14 @@
 //! order, so the same two trees make the same batch. A directory that cannot be listed here is left
 //! at the server as it is, even with removing on: its entries are unknown.
 //!
+//! Directories that are equal, by one digest each, are not listed (`equal`).
+//!
 //! New names and changed contents wait until the directories that both ends have were compared
 //! (`late`), because they may be at the server under other names (`known`, `elsewhere`).
 
 mod contents;
 mod elsewhere;
+mod equal;
 mod known;
 mod late;
 
@@ -27,6 +30,7 @@ use byteback_api::Digest;
 use byteback_api::messages::EntryInfo;
 use byteback_host::tree::{self, Descent};
 use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeInfo, NodeKind, NodeRecord};
+use equal::EqualDirectories;
 use known::{Elsewhere, LOOSE_MAX, Later, Loose, Removal};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -76,6 +80,7 @@ pub(super) struct Comparison<'a, 'scope, 'env> {
     /// Nodes of the server whose identity is taken by a local inode.
     taken: HashSet<FileId>,
     elsewhere: Elsewhere,
+    equal: EqualDirectories,
     /// Local inodes with several names, and their files at the server; `None`: they could not be
     /// sent.
     linked: HashMap<(u64, u64), Option<FileId>>,
@@ -117,6 +122,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                 is_gathering: false,
                 ..Elsewhere::default()
             },
+            equal: EqualDirectories::default(),
             linked: HashMap::new(),
             compared_dirs: None,
             compared_names: None,
@@ -188,6 +194,9 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         }
         // A source that cannot be listed is an error; any other directory only counts as a failure.
         tree::read_dir(&root, 0).map_err(cannot)?;
+        if place.dir_node.is_some() {
+            self.find_equal(&root, place.dir)?;
+        }
         let mut reader = self.reader();
         let mut way = Descent::new(&root).map_err(cannot)?;
         let whole = Directory {
@@ -206,6 +215,9 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     /// Compares directories with everything below them, except for what waits.
     fn walk(&mut self, way: &mut Descent, mut to_do: Vec<Directory>, reader: &mut TreeReader<'_>) -> Result<()> {
         while let Some(directory) = to_do.pop() {
+            if self.skips(&directory) {
+                continue;
+            }
             let mut below = self.directory(way, &directory, reader)?;
             // The first one comes next.
             below.reverse();

@@ -8,6 +8,7 @@
 //! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
 //! | `hostile` | answers that no honest server gives |
 //! | `many_files` | restores of many small files, whose contents come in streams |
+//! | `pushing_equal` | pushes of trees most of which is equal at the server |
 //! | `pushing_moves` | files and directories that were moved or copied between pushes |
 //! | `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
@@ -41,6 +42,7 @@ mod path_list;
 mod progress;
 mod pulling;
 mod pushing;
+mod pushing_equal;
 mod pushing_moves;
 mod random_lives;
 mod replacing;

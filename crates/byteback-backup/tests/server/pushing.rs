@@ -35,7 +35,7 @@ impl Push {
         Self::of(Rig::new(seed))
     }
 
-    fn of(rig: Rig) -> Self {
+    pub(crate) fn of(rig: Rig) -> Self {
         let mut options = PushOptions::new(rig.options.device);
         options.part_len_bytes = 16 * 1024;
         let source = rig.temp.path().join("source");

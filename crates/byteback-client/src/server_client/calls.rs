@@ -5,6 +5,7 @@ use super::{Ask, Body, GoOn, ServerClient, persist};
 use crate::Result;
 use crate::error::{ServerError, ServerErrorKind};
 use byteback_api::batch::{MAGIC, packed};
+use byteback_api::directory_digests::{DirectoryDigests, LIST_LEN_MAX};
 use byteback_api::messages::{
     BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, Moment, PartStaged,
     SnapshotPage, TreePage, TreeTotals, VerifyEvent, VersionsPage,
@@ -13,7 +14,8 @@ use byteback_api::problem::Code;
 use byteback_api::routes::Route;
 use byteback_api::{
     FolderName, HEADER_PARTS, HEADER_PARTS_DIGEST, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA,
-    MEDIA_EXCERPT, MEDIA_EXCERPT_ANSWER, MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, query,
+    MEDIA_DIRECTORY_DIGESTS, MEDIA_EXCERPT, MEDIA_EXCERPT_ANSWER, MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES,
+    MEDIA_SIGNATURE, query,
 };
 use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
 use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptError};
@@ -301,7 +303,27 @@ impl ServerClient {
         place: TreePlace<'_>,
         cursor: Option<&str>,
     ) -> Result<TreePage, ServerError> {
+        self.tree_page_of(folder, at, place, cursor, None)
+    }
+
+    /// The node at a place of a tree, with at most one of its entries.
+    ///
+    /// # Errors
+    /// As [`Self::tree_page`].
+    pub fn tree_node(&self, folder: &FolderName, at: Seq, place: TreePlace<'_>) -> Result<TreePage, ServerError> {
+        self.tree_page_of(folder, at, place, None, Some(1))
+    }
+
+    fn tree_page_of(
+        &self,
+        folder: &FolderName,
+        at: Seq,
+        place: TreePlace<'_>,
+        cursor: Option<&str>,
+        limit: Option<u32>,
+    ) -> Result<TreePage, ServerError> {
         let mut parameters = vec![("at", at.to_string())];
+        parameters.extend(limit.map(|limit| ("limit", limit.to_string())));
         match place {
             TreePlace::Node(id) => parameters.push(("parent", id.to_string())),
             TreePlace::Path([]) => {}
@@ -647,6 +669,32 @@ impl ServerClient {
         ];
         push_cursor(&mut parameters, cursor);
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
+    }
+
+    /// The digests of the directories from a node on at a moment.
+    ///
+    /// # Errors
+    /// As every call; [`ServerErrorKind::NotFound`] if there is no such node, or the server is older
+    /// than this call.
+    pub fn directory_digests(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+    ) -> Result<DirectoryDigests, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let mut ask = self.ask(
+            Route::DirectoryDigests,
+            &[folder.as_str(), &node.to_string()],
+            &parameters,
+        );
+        ask.timeout = self.options.commit_timeout;
+        self.stream_of(&ask, MEDIA_DIRECTORY_DIGESTS, |stream| {
+            let mut bytes = Vec::new();
+            let read = stream.take(LIST_LEN_MAX).read_to_end(&mut bytes);
+            read.map_err(Broken::Connection)?;
+            DirectoryDigests::decode(&bytes).map_err(|error| Broken::Content(error.to_string()))
+        })
     }
 
     /// Counts the nodes and bytes below a node at a moment.

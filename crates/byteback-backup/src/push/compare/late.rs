@@ -46,6 +46,7 @@ impl Comparison<'_, '_, '_> {
         let later = std::mem::take(&mut self.elsewhere.later);
         if !later.is_empty() {
             self.list_what_is_only_there(way, &later)?;
+            self.list_what_was_skipped(way, &later)?;
         }
         let (dirs, files): (Vec<Later>, Vec<Later>) = later.into_iter().partition(|later| later.is_directory);
         for later in dirs {
@@ -68,6 +69,34 @@ impl Comparison<'_, '_, '_> {
             }
         }
         self.remove_names()
+    }
+
+    /// Gets to know the files of the server in directories that were skipped, if their names cost
+    /// less than the new files that wait, which may be copies of them. A file that changed follows
+    /// its own former content.
+    fn list_what_was_skipped(&mut self, way: &mut Descent, later: &[Later]) -> Result<()> {
+        let is_new = |later: &&Later| later.there.is_none();
+        if !self.elsewhere.is_sought || self.equal.skipped.is_empty() || !later.iter().any(|later| is_new(&later)) {
+            return Ok(());
+        }
+        let worth = self.worth(way, later.iter().filter(is_new))?;
+        if worth < self.equal.skipped_names.saturating_mul(NAME_PRICE) {
+            return Ok(());
+        }
+        let mut reader = self.reader();
+        let mut to_do = std::mem::take(&mut self.equal.skipped);
+        while let Some((dir, path)) = to_do.pop() {
+            check_cancelled(self.job.monitor)?;
+            let known = &mut self.elsewhere.known;
+            reader.entries(dir, &path, |entry| {
+                known.add(&entry.node);
+                if entry.node.attributes.kind == NodeKind::Directory {
+                    to_do.push((entry.node.id, join_path(&path, entry.name.as_bytes())));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 
     fn one_later(&mut self, way: &mut Descent, later: &Later) -> Result<Option<Directory>> {
@@ -117,7 +146,7 @@ impl Comparison<'_, '_, '_> {
         if to_do.is_empty() {
             return Ok(());
         }
-        let mut left = (self.worth(way, later)? / NAME_PRICE).saturating_add(LISTED_MIN);
+        let mut left = (self.worth(way, later.iter())? / NAME_PRICE).saturating_add(LISTED_MIN);
         let mut kept = 0_usize;
         let mut reader = self.reader();
         while let Some((dir, path)) = to_do.pop_front() {
@@ -162,8 +191,8 @@ impl Comparison<'_, '_, '_> {
     }
 
     /// The price of sending what waits, in bytes.
-    fn worth(&self, way: &mut Descent, later: &[Later]) -> Result<u64> {
-        let (dirs, files): (Vec<&Later>, Vec<&Later>) = later.iter().partition(|later| later.is_directory);
+    fn worth<'l>(&self, way: &mut Descent, later: impl Iterator<Item = &'l Later>) -> Result<u64> {
+        let (dirs, files): (Vec<&Later>, Vec<&Later>) = later.partition(|later| later.is_directory);
         let price = |size: u64| size.saturating_add(NODE_PRICE);
         let mut worth = files
             .iter()

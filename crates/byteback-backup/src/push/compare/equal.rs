@@ -1,0 +1,220 @@
+//! Directories that are equal here and at the server, by one digest each
+//! (`byteback_api::directory_digests`): they are not listed, so that a push of a large tree costs
+//! what differs.
+//!
+//! The local tree is walked once for the digests, while the server walks its own. Equal means by
+//! names and attributes, as in the comparison of entries: so with
+//! [`PushOptions::checksum`](super::super::PushOptions::checksum) nothing is skipped, nor is a
+//! directory with a file of several names below it, here or there.
+//!
+//! Files in directories that were skipped may be what new files were copied from: they are listed
+//! once more if that may pay (`late`).
+//!
+//! A server that has no such call, or fails, costs a listing.
+
+use super::{Comparison, Directory};
+use crate::error::Result;
+use crate::local_node::LocalNode;
+use crate::monitor::{Event, check_cancelled};
+use crate::restore::is_partial_name;
+use crate::tree_reader::join_path;
+use byteback_api::directory_digests::{DigestedDirectory, DirectoryDigests, DirectoryEntries, PathKey, combine};
+use byteback_host::tree::{self, Descent};
+use byteback_model::{FileId, NodeKind};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// Fewest names of a directory at the server for which its digests are asked for: fewer fit into
+/// one listing.
+const NAMES_MIN: u64 = 16;
+
+/// Directories that need not be compared.
+#[derive(Debug, Default)]
+pub(super) struct EqualDirectories {
+    /// By their paths, with the number of nodes below each.
+    nodes_below: HashMap<PathKey, u64>,
+    /// Those that were skipped, and their paths.
+    pub(super) skipped: Vec<(FileId, Vec<u8>)>,
+    /// Number of names in these.
+    pub(super) skipped_names: u64,
+}
+
+impl EqualDirectories {
+    /// The number of nodes below a directory, if it is equal at both ends.
+    fn below(&self, path: &[u8]) -> Option<u64> {
+        match self.nodes_below.is_empty() {
+            true => None,
+            false => self.nodes_below.get(&PathKey::of(path)).copied(),
+        }
+    }
+}
+
+/// A local directory.
+struct Local {
+    path: PathKey,
+    digested: DigestedDirectory,
+    /// Names in it.
+    names: u64,
+}
+
+impl Comparison<'_, '_, '_> {
+    /// Finds out which directories are equal, from `top` at the server on, which is compared with
+    /// the source.
+    pub(super) fn find_equal(&mut self, root: &OwnedFd, top: FileId) -> Result<()> {
+        let (job, base_seq) = (self.job, self.record.begun().base_seq);
+        if job.options.checksum || !self.has_names(root) {
+            return Ok(());
+        }
+        let (digests, locals) = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| job.server.directory_digests(job.folder, top, base_seq));
+            let locals = self.digest_local(root);
+            (asked.join().ok().and_then(std::result::Result::ok), locals)
+        });
+        let locals = locals?;
+        if let Some(digests) = digests {
+            self.equal.nodes_below = equal(&locals, &digests);
+        }
+        Ok(())
+    }
+
+    /// Whether the source has names enough.
+    fn has_names(&self, root: &OwnedFd) -> bool {
+        let mut names = 0;
+        let mut to_do: Vec<OwnedFd> = root.try_clone().into_iter().collect();
+        while let Some(dir) = to_do.pop() {
+            let Ok(entries) = tree::read_dir(&dir, 0) else { continue };
+            for entry in entries.flatten() {
+                names += 1;
+                if names >= NAMES_MIN {
+                    return true;
+                }
+                let is_directory = |node: &LocalNode| node.kind() == NodeKind::Directory;
+                if let Some(node) = LocalNode::open(&dir, &entry.name).ok().filter(is_directory)
+                    && let Ok(below) = node.fd().try_clone()
+                {
+                    to_do.push(below);
+                }
+            }
+        }
+        false
+    }
+
+    /// Digests all directories here, in the order in which they are compared.
+    fn digest_local(&self, root: &OwnedFd) -> Result<Vec<Local>> {
+        let mut locals: Vec<Local> = Vec::new();
+        let Ok(mut way) = Descent::new(root) else {
+            return Ok(locals);
+        };
+        let mut to_do: Vec<(Vec<u8>, Option<usize>)> = vec![(Vec::new(), None)];
+        while let Some((path, above)) = to_do.pop() {
+            check_cancelled(self.job.monitor)?;
+            let mut entries = DirectoryEntries::default();
+            let mut names = 0;
+            let first_below = to_do.len();
+            match way.open(&path).and_then(|dir| Ok((names_in(&dir)?, dir))) {
+                Ok((listed, dir)) => {
+                    for name in listed {
+                        let name_path = join_path(&path, name.as_bytes());
+                        if let Some(is_directory) = self.digest_entry(&dir, &name, &name_path, &mut entries) {
+                            names += 1;
+                            if is_directory {
+                                to_do.push((name_path, Some(locals.len())));
+                            }
+                        }
+                    }
+                }
+                Err(_) => entries.give_up(),
+            }
+            to_do.get_mut(first_below..).unwrap_or_default().reverse();
+            locals.push(Local {
+                path: PathKey::of(&path),
+                digested: DigestedDirectory {
+                    above,
+                    entries: entries.finish(),
+                },
+                names,
+            });
+        }
+        Ok(locals)
+    }
+
+    /// Digests a name; returns whether it is a directory, or `None` if it is not compared.
+    fn digest_entry(
+        &self,
+        dir: &OwnedFd,
+        name: &OsString,
+        path: &[u8],
+        entries: &mut DirectoryEntries,
+    ) -> Option<bool> {
+        let options = self.job.options;
+        let opened = LocalNode::open(dir, name).and_then(|node| Ok((node.attributes()?, node)));
+        let Ok((attributes, node)) = opened else {
+            // It is reported when it is compared.
+            entries.give_up();
+            return None;
+        };
+        let is_directory = node.kind() == NodeKind::Directory;
+        let is_elsewhere = options.one_file_system && is_directory && node.stat.dev != self.device;
+        if options.exclude.is_excluded(path, is_directory) || is_elsewhere {
+            return None;
+        }
+        if !is_directory && node.stat.nlink > 1 {
+            entries.give_up();
+        }
+        entries.push(name.as_bytes(), &attributes);
+        Some(is_directory)
+    }
+
+    /// Whether a directory need not be compared; counts what is below it then.
+    pub(super) fn skips(&mut self, directory: &Directory) -> bool {
+        let is_same_path = directory.is_there && !directory.is_moved;
+        let Some(below) = self.equal.below(&directory.path).filter(|_| is_same_path) else {
+            return false;
+        };
+        self.report.unchanged += below;
+        self.totals.0 += below;
+        let (files, bytes) = self.totals;
+        self.job.monitor.event(Event::Totals { files, bytes });
+        for _ in 0..below {
+            self.job.monitor.event(Event::FileDone { path: None });
+        }
+        self.equal.skipped_names += below;
+        self.equal.skipped.push((directory.id, directory.path.clone()));
+        true
+    }
+}
+
+/// The names in a directory that are compared, in byte order.
+fn names_in(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let names: io::Result<Vec<OsString>> = tree::read_dir(dir, 0)?
+        .map(|entry| entry.map(|entry| entry.name))
+        .collect();
+    let mut names = names?;
+    // Leftovers of an interrupted pull are not the user's.
+    names.retain(|name| !is_partial_name(name.as_bytes()));
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The directories whose digests agree, with the number of nodes below each.
+fn equal(locals: &[Local], digests: &DirectoryDigests) -> HashMap<PathKey, u64> {
+    let digested: Vec<DigestedDirectory> = locals.iter().map(|local| local.digested).collect();
+    let combined = combine(&digested);
+    let mut below: Vec<u64> = locals.iter().map(|local| local.names).collect();
+    for (index, local) in locals.iter().enumerate().rev() {
+        let own = below.get(index).copied().unwrap_or(0);
+        if let Some(above) = local.digested.above.and_then(|above| below.get_mut(above)) {
+            *above += own;
+        }
+    }
+    let pairs = locals.iter().zip(combined).zip(below);
+    pairs
+        .filter_map(|((local, digest), below)| {
+            let digest = digest?;
+            digests.agree(local.path, &digest).then_some((local.path, below))
+        })
+        .collect()
+}
