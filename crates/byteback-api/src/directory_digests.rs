@@ -8,7 +8,8 @@
 //! [`combine`] adds those of the directories in it.
 //!
 //! *A directory has no digest* if a comparison by names and attributes would miss something: if it
-//! could not be read as a whole, or has a file with several names; nor has any directory above it.
+//! could not be read as a whole, or has a node other than a directory with several names; nor has
+//! any directory above it.
 //!
 //! [`DirectoryDigests`] is what travels: for each directory that has a digest, a key made of its
 //! path, and the first half of the digest. docs/formats/directory-digests.md describes every byte.
@@ -31,7 +32,7 @@ const KEY_LEN: usize = 8;
 const DIGEST_LEN: usize = 16;
 
 /// Most directories in a list.
-pub const DIRECTORIES_MAX: u32 = 1 << 22;
+pub const DIRECTORIES_MAX: u32 = 1 << 18;
 
 /// Longest list, in bytes.
 pub const LIST_LEN_MAX: u64 = HEAD_LEN as u64 + DIRECTORIES_MAX as u64 * (KEY_LEN + DIGEST_LEN) as u64 + CRC_LEN as u64;
@@ -232,7 +233,7 @@ impl DirectoryDigests {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[0, 0]);
-        // At most 2^22.
+        // At most 2^18.
         bytes.extend_from_slice(&(entries.len() as u32).to_le_bytes());
         for (key, digest) in entries {
             bytes.extend_from_slice(key);

@@ -117,7 +117,8 @@ pub enum Fallback {
     NotSummed,
     /// The server's version ends before the long ranges that the log reported.
     Appended,
-    /// The server's version has none of the blocks that were looked up.
+    /// The server's version has none of the blocks that were looked up. (Older records have it with
+    /// the method by which the file was sent then.)
     FoundNothing,
 }
 

@@ -2,7 +2,7 @@
 //! that has a tree of its own finds out where the two differ.
 //!
 //! The tree is walked in the catalog; no content is read. Memory: a page of entries, and the paths
-//! of the directories that come next.
+//! of the directories that come next, whose number the caller bounds.
 
 use crate::error::StoreError;
 use crate::numbers::NodeNumber;
@@ -20,9 +20,9 @@ pub trait TakesDirectories {
     /// from 0 in this order. Returns whether to go on.
     fn directory(&mut self, path: &[u8], above: Option<usize>) -> bool;
 
-    /// The next entry of the directory, in byte order of names; whether it is a file with several
-    /// names in the folder.
-    fn entry(&mut self, name: &[u8], attributes: &Attributes, has_several_names: bool);
+    /// The next entry of the directory, in byte order of names; whether its node has several names
+    /// in the folder. Returns whether to go on.
+    fn entry(&mut self, name: &[u8], attributes: &Attributes, has_several_names: bool) -> bool;
 }
 
 impl Store {
@@ -66,9 +66,13 @@ impl Store {
                     let row = row
                         .ok_or_else(|| StoreError::CatalogDamaged(format!("node {} has no attributes", entry.child)))?;
                     let kind = row.attributes.kind;
-                    let has_several_names = kind == NodeKind::File && catalog.parents(entry.child, at, 2)?.len() > 1;
-                    take.entry(&entry.name, &row.attributes, has_several_names);
-                    if kind == NodeKind::Directory {
+                    let is_directory = kind == NodeKind::Directory;
+                    // Symlinks and special files have several names, too.
+                    let has_several_names = !is_directory && catalog.parents(entry.child, at, 2)?.len() > 1;
+                    if !take.entry(&entry.name, &row.attributes, has_several_names) {
+                        return Ok(());
+                    }
+                    if is_directory {
                         let mut below = path.clone();
                         if !below.is_empty() {
                             below.push(b'/');

@@ -99,6 +99,7 @@ impl SegmentWriter for FillableWriter {
 /// Limits that small files reach.
 pub fn small_limits() -> SearchLimits {
     SearchLimits {
+        looked_for_len_min_bytes: 64 * 1024,
         moved_len_min_bytes: 256 << 10,
         listing_pages_max: 16,
         listing_files_max: 64,

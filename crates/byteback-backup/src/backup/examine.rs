@@ -27,9 +27,9 @@
 //! and all when the server has no such call, or when it once refused a proof in this backup.
 //!
 //! *Proof.* The checksums come from outside this process. Every file that takes copies, or is read
-//! twice, is sent with the digest of its whole content at the cut (`ranges`: of what was searched;
-//! `lookup`: of what was found), and the server compares before the batch counts. If they differ,
-//! nothing was applied, and everything is sent once more without
+//! twice, is sent with the digest of its whole content at the cut (`ranges` and `lookup`: of what was
+//! reported; of very many ranges, of what was searched or found), and the server compares before
+//! the batch counts. If they differ, nothing was applied, and everything is sent once more without
 //! looking for anything. A content is read twice where the server searches; the proof also shows
 //! that both readings saw the same.
 //!
@@ -191,10 +191,11 @@ impl Job<'_> {
         let is_refused = |problem: &Problem| call == Call::Lookup && problem.code == Code::InvalidBody;
         let is_unknown = error.is_unknown_call() || error.problem.as_deref().is_some_and(is_refused);
         let mut answers = self.answers.get();
-        if error.kind.is_transient() {
-            answers.end();
-        } else if is_unknown {
+        // Without a second look files are still found.
+        if is_unknown || call == Call::Excerpt {
             answers.end_of(call);
+        } else if error.kind.is_transient() {
+            answers.end();
         }
         self.answers.set(answers);
     }

@@ -15,6 +15,8 @@ pub struct SearchLimits {
     pub extents_max: usize,
     /// Longest file, in bytes, whose leaves are kept while the server is asked about them.
     pub leaves_kept_len_max_bytes: u64,
+    /// Fewest literals, in bytes, that are gathered for a second look.
+    pub looked_for_len_min_bytes: usize,
     /// Shortest file, in bytes, of which block checksums are kept: there may be very many shorter
     /// ones, and they are soon sent.
     pub summed_len_min_bytes: u64,
@@ -28,6 +30,7 @@ impl Default for SearchLimits {
             listing_files_max: 1 << 16,
             extents_max: 1 << 18,
             leaves_kept_len_max_bytes: 4 << 30,
+            looked_for_len_min_bytes: 1 << 20,
             summed_len_min_bytes: 64 * 1024,
         }
     }

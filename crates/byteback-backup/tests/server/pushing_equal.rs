@@ -9,6 +9,7 @@ use byteback_testkit::local_tree::assert_same;
 use byteback_testkit::proxy::hearing;
 use byteback_testkit::rig::Rig;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 
 const DIRS: usize = 40;
@@ -129,6 +130,60 @@ fn names_of_one_file_are_compared_wherever_they_are() {
     fs::write(push.file("dir1/below/file 1"), "only here").unwrap();
     push.push().unwrap();
     assert_same(&push.source, &push.fetched(b""));
+}
+
+/// The same of symlinks and special files, which have several names as well.
+#[test]
+fn names_of_one_symlink_are_compared_wherever_they_are() {
+    let push = Push::new(8);
+    with_directories(&push);
+    let (one, other) = (push.file("dir1/below/link"), push.file("dir2/below/link"));
+    symlink("old", &one).unwrap();
+    fs::hard_link(&one, &other).unwrap();
+    push.push().unwrap();
+    // Another symlink takes the one name; the other one stays, and its directory is as before.
+    symlink("new", push.file("dir1/below/made")).unwrap();
+    fs::rename(push.file("dir1/below/made"), &one).unwrap();
+    push.push().unwrap();
+    assert_same(&push.source, &push.fetched(b""));
+}
+
+/// A listing of more than a page, on both ends.
+#[test]
+fn directories_of_many_names_are_equal_as_a_whole() {
+    let (push, calls) = hearing_push(|| None);
+    fs::create_dir(push.file("many")).unwrap();
+    for number in 0..2500 {
+        fs::write(push.file(&format!("many/{number}")), number.to_string()).unwrap();
+    }
+    push.push().unwrap();
+    calls.lock().unwrap().clear();
+    assert!(!push.push().unwrap().has_changes());
+    assert!(!calls.lock().unwrap().iter().any(|call| call.contains("parent=")));
+    fs::write(push.file("many/2499"), "another").unwrap();
+    assert_eq!(push.push().unwrap().files_changed, 1);
+    assert_same(&push.source, &push.fetched(b""));
+}
+
+/// A few files on their way into a large tree are no reason to digest it.
+#[test]
+fn small_push_into_a_large_tree_digests_little() {
+    let (push, calls) = hearing_push(|| None);
+    fs::create_dir(push.file("many")).unwrap();
+    for number in 0..12_000 {
+        fs::write(push.file(&format!("many/{number}")), "").unwrap();
+    }
+    push.push().unwrap();
+    fs::remove_dir_all(push.file("many")).unwrap();
+    for number in 0..20 {
+        fs::write(push.file(&format!("few {number}")), "few").unwrap();
+    }
+    push.push().unwrap();
+    calls.lock().unwrap().clear();
+    assert!(!push.push().unwrap().has_changes());
+    let heard = calls.lock().unwrap();
+    assert!(heard.iter().any(|call| call.contains("names_max=10080")), "{heard:?}");
+    assert!(heard.iter().any(|call| call.contains("parent=")), "{heard:?}");
 }
 
 #[test]

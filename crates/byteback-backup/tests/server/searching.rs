@@ -111,7 +111,8 @@ fn search_that_found_nothing_is_left_out_the_next_time() {
 
 #[test]
 fn search_reads_at_the_server_only_what_is_around() {
-    let rig = Rig::new(1);
+    let mut rig = Rig::new(1);
+    rig.options.limits.looked_for_len_min_bytes = 1 << 20;
     let file = rig.with_file(&noise(1, 40 << 20));
     rig.tree.lock().write(file, 20 << 20, &noise(2, 11 << 20));
     let read_before = rig.signature_read_bytes();

@@ -203,6 +203,7 @@ fn cells_that_move_within_reported_pages_are_found() {
 #[test]
 fn blocks_that_moved_out_of_equal_groups_are_found() {
     let mut rig = Rig::new(1);
+    rig.options.limits.looked_for_len_min_bytes = 1 << 20;
     let decisions = rig.keep_decisions();
     let mut random = SplitMix64::new(7);
     let mut bytes = noise(1, 40 << 20);
@@ -244,7 +245,9 @@ fn lookup_in_vain_is_the_last_one_of_a_file() {
     rig.options.part_len_bytes = 1 << 20;
     let file = rig.with_file(&noise(1, 20 << 20));
     let mut state = rig.tree.lock();
-    state.write(file, 3 << 20, &noise(2, 6 << 20));
+    for part in [3, 7, 12] {
+        state.write(file, part << 20, &noise(part, 2 << 20));
+    }
     state.mark_whole(file, WholeReason::Untracked);
     drop(state);
     assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
@@ -252,24 +255,79 @@ fn lookup_in_vain_is_the_last_one_of_a_file() {
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
-/// More literals than a delta holds are looked for part by part.
+/// More literals than are gathered are looked for part by part, found or not, in deltas of some
+/// length: short gaps, and long ones that reach over the parts' borders.
 #[test]
 fn many_gaps_are_looked_for_as_they_come() {
-    for part_len in [64 * 1024, 1 << 24] {
+    for (round, part_len) in [8 * 1024, 64 * 1024, 1 << 24].into_iter().enumerate() {
         let mut rig = Rig::new(1);
         rig.options.part_len_bytes = part_len;
-        let mut bytes = noise(1, 4 << 20);
+        rig.options.limits.looked_for_len_min_bytes = [16 * 1024, 100_000, 300_000][round];
+        let base = noise(1, 6 << 20);
+        let mut bytes = base.clone();
         let file = rig.with_file(&bytes);
+        let mut random = SplitMix64::new(seed(62) + round as u64);
         let mut state = rig.tree.lock();
-        for place in (1000..bytes.len()).step_by(20_000) {
-            bytes[place] ^= 1;
-            state.write(file, place as u64, &bytes[place..=place]);
+        let (mut at, mut new_bytes) = (1000, 0);
+        while at < bytes.len() - 200_000 {
+            match random.below(8) {
+                // New altogether.
+                0 => {
+                    let len = 1 + random.below(60_000) as usize;
+                    bytes[at..at + len].copy_from_slice(&noise(random.next_u64(), len));
+                    new_bytes += len;
+                    at += len;
+                }
+                // A page whose second half moves on by forty bytes.
+                1 | 2 => bytes[at + 2000..at + 4000].rotate_right(40),
+                _ => bytes[at] ^= 1,
+            }
+            at += 6000 + random.below(10_000) as usize;
         }
+        state.write(file, 0, &bytes);
         state.mark_whole(file, WholeReason::Interrupted);
         drop(state);
         let report = rig.backup().unwrap();
-        // 210 gaps.
-        assert!(report.literal_bytes <= 210 * 128, "{}", report.literal_bytes);
+        assert_eq!(report.examined_files, 1);
+        let gaps = (bytes.len() / 6000) as u64;
+        let literal_max = new_bytes as u64 + gaps * 500;
+        assert!(
+            report.literal_bytes <= literal_max,
+            "{} > {literal_max}",
+            report.literal_bytes
+        );
+        assert!(report.literal_bytes >= new_bytes as u64, "{}", report.literal_bytes);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+/// Pieces that second looks find do not keep the finder from ending: bytes that it has seen are not
+/// held still any more, and a program may have written since.
+#[test]
+fn second_look_takes_no_room_from_the_finder() {
+    for extents_max in [300, 600, 1000] {
+        let mut rig = Rig::new(1);
+        rig.options.limits.extents_max = extents_max;
+        rig.options.limits.looked_for_len_min_bytes = 16 * 1024;
+        let mut bytes = noise(1, 2 << 20);
+        let file = rig.with_file(&bytes);
+        let mut state = rig.tree.lock();
+        // Many changes in each of the reported ranges.
+        for range in 0..60 {
+            let start = range * 32_768;
+            for place in (start..start + 8192).step_by(400) {
+                bytes[place] ^= 1;
+            }
+            state.write(file, start as u64, &bytes[start..start + 8192]);
+        }
+        drop(state);
+        let report = rig.backup().unwrap();
+        assert_eq!(report.examined_files, 1, "{extents_max}");
+        assert!(
+            report.literal_bytes < 60 * 8192,
+            "{extents_max}: {}",
+            report.literal_bytes
+        );
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     }
 }
@@ -282,7 +340,7 @@ fn random_small_edits_come_back() {
     let (mut found_bytes, mut literal_bytes) = (0, 0);
     for round in 0..10 {
         let mut life = RandomLife::new(seed + round, 700_000);
-        life.rig.options.part_len_bytes = [16 * 1024, 1 << 20][(round % 2) as usize];
+        life.rig.options.limits.looked_for_len_min_bytes = [4096, 40_000, 1 << 20][(round % 3) as usize];
         for save in 0..6 {
             life.rig.options.limits.extents_max = [40, 400, 1 << 18][(save % 3) as usize];
             let report = life.save();

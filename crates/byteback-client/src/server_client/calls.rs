@@ -25,7 +25,11 @@ use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
 use byteback_model::{BatchApplied, FileId, NodeInfo, Seq, Snapshot, SnapshotLabel};
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use ureq::http;
+
+/// Longest wait for digests of directories.
+const DIGESTS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -596,25 +600,33 @@ impl ServerClient {
         media: &str,
         read: impl Fn(&mut BufReader<AnswerBody>) -> Result<T, Broken>,
     ) -> Result<T, ServerError> {
-        persist(self.pauses(), &|_| true, || {
-            let response = self.send_once(ask)?;
-            let reported = response.headers().get(http::header::CONTENT_TYPE);
-            if reported.is_none_or(|reported| reported.as_bytes() != media.as_bytes()) {
-                return Err(ServerError::protocol(
-                    &ask.name(),
-                    format!("the answer is not of type {media}"),
-                ));
-            }
-            let mut stream = BufReader::with_capacity(1 << 16, AnswerBody::of(response));
-            let answer = read(&mut stream).map_err(|broken| match broken {
-                Broken::Connection(error) => ServerError::of_transport(&ask.name(), error.into()),
-                Broken::Content(what) => ServerError::protocol(&ask.name(), what),
-            })?;
-            // Formats that mark their own end are not read beyond it, but a connection is used again
-            // only once the answer's end was seen. If it does not end here, nothing is lost.
-            let _ = stream.read(&mut [0]);
-            Ok(answer)
-        })
+        persist(self.pauses(), &|_| true, || self.stream_once(ask, media, &read))
+    }
+
+    /// Sends a request once, and reads the stream that answers it.
+    fn stream_once<T>(
+        &self,
+        ask: &Ask<'_>,
+        media: &str,
+        read: impl Fn(&mut BufReader<AnswerBody>) -> Result<T, Broken>,
+    ) -> Result<T, ServerError> {
+        let response = self.send_once(ask)?;
+        let reported = response.headers().get(http::header::CONTENT_TYPE);
+        if reported.is_none_or(|reported| reported.as_bytes() != media.as_bytes()) {
+            return Err(ServerError::protocol(
+                &ask.name(),
+                format!("the answer is not of type {media}"),
+            ));
+        }
+        let mut stream = BufReader::with_capacity(1 << 16, AnswerBody::of(response));
+        let answer = read(&mut stream).map_err(|broken| match broken {
+            Broken::Connection(error) => ServerError::of_transport(&ask.name(), error.into()),
+            Broken::Content(what) => ServerError::protocol(&ask.name(), what),
+        })?;
+        // Formats that mark their own end are not read beyond it, but a connection is used again
+        // only once the answer's end was seen. If it does not end here, nothing is lost.
+        let _ = stream.read(&mut [0]);
+        Ok(answer)
     }
 
     /// The ranges of a file that were written between two moments, a page of them.
@@ -671,7 +683,9 @@ impl ServerClient {
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }
 
-    /// The digests of the directories from a node on at a moment.
+    /// The digests of the directories from a node on at a moment; none if there are more than
+    /// `names_max` names. As this only spares a listing, it is not tried again, and waited for no
+    /// longer than [`DIGESTS_TIMEOUT`].
     ///
     /// # Errors
     /// As every call; [`ServerErrorKind::NotFound`] if there is no such node, or the server is older
@@ -681,15 +695,16 @@ impl ServerClient {
         folder: &FolderName,
         node: FileId,
         at: Seq,
+        names_max: u64,
     ) -> Result<DirectoryDigests, ServerError> {
-        let parameters = [("at", at.to_string())];
+        let parameters = [("at", at.to_string()), ("names_max", names_max.to_string())];
         let mut ask = self.ask(
             Route::DirectoryDigests,
             &[folder.as_str(), &node.to_string()],
             &parameters,
         );
-        ask.timeout = self.options.commit_timeout;
-        self.stream_of(&ask, MEDIA_DIRECTORY_DIGESTS, |stream| {
+        ask.timeout = self.options.commit_timeout.min(DIGESTS_TIMEOUT);
+        self.stream_once(&ask, MEDIA_DIRECTORY_DIGESTS, |stream| {
             let mut bytes = Vec::new();
             let read = stream.take(LIST_LEN_MAX).read_to_end(&mut bytes);
             read.map_err(Broken::Connection)?;

@@ -10,6 +10,7 @@ mod bundle;
 mod client;
 mod contents;
 mod devices;
+mod directories;
 mod events;
 mod excerpt;
 mod guide;

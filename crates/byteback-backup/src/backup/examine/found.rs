@@ -29,9 +29,6 @@ use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ContentBase, FileId};
 
-/// Fewest literals, in bytes, that are gathered for a second look.
-const GATHERED_LEN_MIN: usize = 1 << 20;
-
 /// The source of an extent's bytes.
 #[derive(Clone, Copy)]
 enum Found {
@@ -104,6 +101,9 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     deltas: FileDeltas,
     /// Literals before this one were looked for a second time, or must not be.
     looked_upto: u64,
+    /// Extents that second looks added: they take no room from those of the finder, which may have
+    /// seen bytes that are not held still any more.
+    added: usize,
     /// Whether whole blocks may lie where the finder did not search.
     may_lie_elsewhere: bool,
     found_again_bytes: u64,
@@ -133,13 +133,14 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             extents: Vec::new(),
             literals: Vec::new(),
             gathered_len_max: match has_second_look {
-                true => delta_len_max.max(GATHERED_LEN_MIN),
+                true => delta_len_max.max(place.job.options.limits.looked_for_len_min_bytes),
                 false => delta_len_max,
             },
             delta_len_max,
             appended: 0,
             deltas: FileDeltas::default(),
             looked_upto: 0,
+            added: 0,
             may_lie_elsewhere: false,
             found_again_bytes: 0,
         }
@@ -180,8 +181,10 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     fn push(&mut self, range: ByteRange, found: Found) -> Result<(), Stop> {
         if let Some((last, of_last)) = self.extents.last_mut() {
             let continues = match (*of_last, found) {
-                (Found::Copy(from), Found::Copy(next)) | (Found::Literal(from), Found::Literal(next)) => {
-                    from + last.len_bytes() == next
+                (Found::Copy(from), Found::Copy(next)) => from + last.len_bytes() == next,
+                // What was looked for ends here.
+                (Found::Literal(from), Found::Literal(next)) => {
+                    from + last.len_bytes() == next && next != self.looked_upto
                 }
                 (Found::Zero, Found::Zero) => true,
                 _ => false,
@@ -191,7 +194,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
                 return Ok(());
             }
         }
-        if self.extents.len() == self.extents_max {
+        if self.extents.len() >= self.extents_max.saturating_add(self.added) {
             return Err(Stop::Fallback(Fallback::TooScattered));
         }
         self.extents.push((range, found));
@@ -310,6 +313,7 @@ impl FoundFile<'_, '_, '_> {
             appended: self.appended,
             extents: Vec::with_capacity(self.extents.len()),
             literals: Vec::with_capacity(self.literals.len()),
+            added: 0,
         };
         let mut found_bytes = 0;
         for (number, &(range, found)) in self.extents.iter().enumerate() {
@@ -325,8 +329,7 @@ impl FoundFile<'_, '_, '_> {
                 continue;
             }
             let bytes = self.gathered(before, range.len_bytes());
-            let taken = divided.extents.len() + (self.extents.len() - number);
-            let room = self.extents_max.saturating_sub(taken);
+            let room = self.extents_max.saturating_sub(self.added + divided.added);
             let parts = match before >= self.looked_upto {
                 true => find(number, range, bytes).filter(|parts| parts.extents.len() <= room),
                 false => None,
@@ -335,6 +338,7 @@ impl FoundFile<'_, '_, '_> {
                 divided.literal(range, bytes);
                 continue;
             };
+            divided.added += parts.extents.len().saturating_sub(1);
             for (range, source) in &parts.extents {
                 match source {
                     Source::Literal(bytes) => divided.literal(*range, bytes),
@@ -346,6 +350,7 @@ impl FoundFile<'_, '_, '_> {
                 }
             }
         }
+        self.added += divided.added;
         self.extents = divided.extents;
         self.literals = divided.literals;
         self.found_again_bytes += found_bytes;
@@ -358,6 +363,8 @@ struct Divided {
     appended: u64,
     extents: Vec<(ByteRange, Found)>,
     literals: Vec<u8>,
+    /// Extents that were added.
+    added: usize,
 }
 
 impl Divided {

@@ -5,12 +5,12 @@
 //! its signature have to be less than the literals that are expected to be saved. *Time*: a second
 //! look waits for a round trip. Where the cost model ([`super::cost`]) finds that it pays, it has
 //! one; where it does not, bytes are saved all the same as long as nobody notices the time
-//! ([`PATIENCE_NS`] in one backup). Looks that found next to nothing, one after the other, are the
-//! last ones of a backup.
+//! ([`PATIENCE_NS`] in one batch). Looks that found next to nothing, one after the other, are the
+//! last ones of a batch.
 
 use super::cost::{Conditions, EXCERPT_ENTRY_LEN, is_second_look_fast, second_look_bytes, second_look_wait_ns};
 
-/// Time that a backup may wait for answers which save bytes but no time.
+/// Time that a batch may wait for answers which save bytes but no time.
 const PATIENCE_NS: u64 = 500_000_000;
 
 /// Looks in vain, one after the other, after which there are no more.
@@ -23,7 +23,7 @@ const VAIN_SHARE: u64 = 16;
 const BLOCK_LEN_MIN: u64 = 64;
 const BLOCK_LEN_MAX: u64 = 1024;
 
-/// The second looks of a backup.
+/// The second looks of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backup) struct SecondLooks {
     patience_ns: u64,

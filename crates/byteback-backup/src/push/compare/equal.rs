@@ -2,15 +2,16 @@
 //! (`byteback_api::directory_digests`): they are not listed, so that a push of a large tree costs
 //! what differs.
 //!
-//! The local tree is walked once for the digests, while the server walks its own. Equal means by
-//! names and attributes, as in the comparison of entries: so with
+//! The local tree is walked for the digests; then the server walks its own, as long as it is not
+//! much larger. Equal means by names and attributes, as in the comparison of entries: so with
 //! [`PushOptions::checksum`](super::super::PushOptions::checksum) nothing is skipped, nor is a
-//! directory with a file of several names below it, here or there.
+//! directory with a node of several names below it, here or there.
 //!
 //! Files in directories that were skipped may be what new files were copied from: they are listed
 //! once more if that may pay (`late`).
 //!
-//! A server that has no such call, or fails, costs a listing.
+//! A server that has no such call, or fails, costs a listing. What changes here after the walk is
+//! found by the next push.
 
 use super::{Comparison, Directory};
 use crate::error::Result;
@@ -27,15 +28,19 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
-/// Fewest names of a directory at the server for which its digests are asked for: fewer fit into
-/// one listing.
+/// Fewest names here for which digests are asked for: fewer fit into one listing.
 const NAMES_MIN: u64 = 16;
+
+/// A server whose tree has more names than this many times those here, and some more, is listed:
+/// its digests would take longer than they spare.
+const NAMES_RATIO: u64 = 4;
+const MORE_NAMES: u64 = 10_000;
 
 /// Directories that need not be compared.
 #[derive(Debug, Default)]
 pub(super) struct EqualDirectories {
     /// By their paths, with the number of nodes below each.
-    nodes_below: HashMap<PathKey, u64>,
+    nodes_below: HashMap<Vec<u8>, u64>,
     /// Those that were skipped, and their paths.
     pub(super) skipped: Vec<(FileId, Vec<u8>)>,
     /// Number of names in these.
@@ -45,16 +50,13 @@ pub(super) struct EqualDirectories {
 impl EqualDirectories {
     /// The number of nodes below a directory, if it is equal at both ends.
     fn below(&self, path: &[u8]) -> Option<u64> {
-        match self.nodes_below.is_empty() {
-            true => None,
-            false => self.nodes_below.get(&PathKey::of(path)).copied(),
-        }
+        self.nodes_below.get(path).copied()
     }
 }
 
 /// A local directory.
 struct Local {
-    path: PathKey,
+    path: Vec<u8>,
     digested: DigestedDirectory,
     /// Names in it.
     names: u64,
@@ -65,41 +67,19 @@ impl Comparison<'_, '_, '_> {
     /// the source.
     pub(super) fn find_equal(&mut self, root: &OwnedFd, top: FileId) -> Result<()> {
         let (job, base_seq) = (self.job, self.record.begun().base_seq);
-        if job.options.checksum || !self.has_names(root) {
+        if job.options.checksum {
             return Ok(());
         }
-        let (digests, locals) = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| job.server.directory_digests(job.folder, top, base_seq));
-            let locals = self.digest_local(root);
-            (asked.join().ok().and_then(std::result::Result::ok), locals)
-        });
-        let locals = locals?;
-        if let Some(digests) = digests {
-            self.equal.nodes_below = equal(&locals, &digests);
+        let locals = self.digest_local(root)?;
+        let names: u64 = locals.iter().map(|local| local.names).sum();
+        if names < NAMES_MIN {
+            return Ok(());
+        }
+        let names_max = names.saturating_mul(NAMES_RATIO).saturating_add(MORE_NAMES);
+        if let Ok(digests) = job.server.directory_digests(job.folder, top, base_seq, names_max) {
+            self.equal.nodes_below = equal(locals, &digests);
         }
         Ok(())
-    }
-
-    /// Whether the source has names enough.
-    fn has_names(&self, root: &OwnedFd) -> bool {
-        let mut names = 0;
-        let mut to_do: Vec<OwnedFd> = root.try_clone().into_iter().collect();
-        while let Some(dir) = to_do.pop() {
-            let Ok(entries) = tree::read_dir(&dir, 0) else { continue };
-            for entry in entries.flatten() {
-                names += 1;
-                if names >= NAMES_MIN {
-                    return true;
-                }
-                let is_directory = |node: &LocalNode| node.kind() == NodeKind::Directory;
-                if let Some(node) = LocalNode::open(&dir, &entry.name).ok().filter(is_directory)
-                    && let Ok(below) = node.fd().try_clone()
-                {
-                    to_do.push(below);
-                }
-            }
-        }
-        false
     }
 
     /// Digests all directories here, in the order in which they are compared.
@@ -130,7 +110,7 @@ impl Comparison<'_, '_, '_> {
             }
             to_do.get_mut(first_below..).unwrap_or_default().reverse();
             locals.push(Local {
-                path: PathKey::of(&path),
+                path,
                 digested: DigestedDirectory {
                     above,
                     entries: entries.finish(),
@@ -200,7 +180,7 @@ fn names_in(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
 }
 
 /// The directories whose digests agree, with the number of nodes below each.
-fn equal(locals: &[Local], digests: &DirectoryDigests) -> HashMap<PathKey, u64> {
+fn equal(locals: Vec<Local>, digests: &DirectoryDigests) -> HashMap<Vec<u8>, u64> {
     let digested: Vec<DigestedDirectory> = locals.iter().map(|local| local.digested).collect();
     let combined = combine(&digested);
     let mut below: Vec<u64> = locals.iter().map(|local| local.names).collect();
@@ -210,11 +190,11 @@ fn equal(locals: &[Local], digests: &DirectoryDigests) -> HashMap<PathKey, u64> 
             *above += own;
         }
     }
-    let pairs = locals.iter().zip(combined).zip(below);
+    let pairs = locals.into_iter().zip(combined).zip(below);
     pairs
         .filter_map(|((local, digest), below)| {
-            let digest = digest?;
-            digests.agree(local.path, &digest).then_some((local.path, below))
+            let is_equal = digests.agree(PathKey::of(&local.path), &digest?);
+            is_equal.then_some((local.path, below))
         })
         .collect()
 }
