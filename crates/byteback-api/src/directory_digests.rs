@@ -169,7 +169,7 @@ pub fn combine(directories: &[DigestedDirectory]) -> Vec<Option<[u8; 32]>> {
 pub struct PathKey([u8; KEY_LEN]);
 
 impl PathKey {
-    /// That of a path.
+    /// The key of a path.
     #[must_use]
     pub fn of(path: &[u8]) -> Self {
         let key = blake3::derive_key(KEY_CONTEXT, path);

@@ -238,7 +238,7 @@ struct Job<'a> {
     monitor: &'a Meter<'a>,
     /// The calls worth making: one that the server lacks is dropped, all are if it is busy or gone.
     answers: Cell<Answers>,
-    /// What was looked for a second time, and how long that may still take.
+    /// Success and patience of second looks so far.
     second_looks: Cell<SecondLooks>,
     /// Whether the server refused a proof of what was found: then nothing is looked for any more.
     proof_refused: Cell<bool>,

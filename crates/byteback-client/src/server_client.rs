@@ -19,6 +19,7 @@ mod counting;
 mod damage;
 mod devices;
 mod events;
+mod finding;
 mod link;
 mod many;
 mod network;

@@ -3,8 +3,9 @@
 //!
 //! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away, or
 //! takes it too slowly, ends at its next chunk. Memory is a few MiB of decoded frames and a group
-//! of checksums, whatever the length; the signature of an excerpt also has the list of its ranges. The stream's length is known before it is made and is in the
-//! head, so that no client takes a part for the whole; the stream also has its own checksums.
+//! of checksums, whatever the length; the signature of an excerpt also has the list of its ranges.
+//! The stream's length is known before it is made and is in the head, so that no client takes a
+//! part for the whole; the stream also has its own checksums.
 
 use crate::body::{BodyLimits, Pace, collect, outgoing_paced};
 use crate::call::{Call, Shared, blocking, signature_permit};

@@ -27,14 +27,14 @@
 //! and all when the server has no such call, or when it once refused a proof in this backup.
 //!
 //! *Proof.* The checksums come from outside this process. Every file that takes copies, or is read
-//! twice, is sent with the digest of its whole content at the cut (`ranges` and `lookup`: of what was
-//! reported; of very many ranges, of what was searched or found), and the server compares before
-//! the batch counts. If they differ, nothing was applied, and everything is sent once more without
+//! twice, is sent with the digest of its whole content at the cut (`ranges` and `lookup`: of the
+//! reported ranges; of very many, of those searched or found), and the server compares before the
+//! batch counts. If they differ, nothing was applied, and everything is sent once more without
 //! looking for anything. A content is read twice where the server searches; the proof also shows
 //! that both readings saw the same.
 //!
-//! *A second look* in short blocks follows for what a finder left (`found`), unless a certain finder
-//! was asked for.
+//! *A second look* in short blocks follows for what a finder left (`found`), unless a certain
+//! finder was asked for.
 //!
 //! *Failing.* Until a finder reports its first extent, nothing of the file is in the batch, so that
 //! a server that does not answer costs one reading. Later failures take back the file's records.

@@ -39,7 +39,7 @@ fn a_file_that_was_open_in_a_crash_costs_what_differs() {
         assert_eq!((report.everything_because, report.examined_files), (None, 1));
         // Blocks are 1448 bytes here.
         assert!(report.literal_bytes < 3000 + 4 * 1448, "{}", report.literal_bytes);
-        // What differs is read once more.
+        // Differing blocks are read once more.
         let hashed = (2 << 20)..=(2 << 20) + 4 * 4096;
         assert!(hashed.contains(&report.hashed_bytes), "{}", report.hashed_bytes);
         assert_eq!(report.found_bytes + report.literal_bytes, 2 << 20);

@@ -1,6 +1,7 @@
 //! Calls about many short files at once: a request for each would take longer than all the rest.
 
-use super::calls::{Broken, REST_LEN_MAX, json_body, of_hex, to_json};
+use super::calls::{REST_LEN_MAX, json_body, of_hex, to_json};
+use super::finding::Broken;
 use super::progress::AnswerBody;
 use super::{Body, GoOn, ServerClient, persist};
 use crate::error::ServerError;

@@ -74,8 +74,8 @@ pub fn excerpt_around(gaps: &[Gap], base_len_bytes: u64, block_len_bytes: u32) -
     Excerpt::new(&ranges)
 }
 
-/// Looks for `bytes`, which the new content has from `offset` on, in an excerpt of the base. `index`
-/// is that of the excerpt's signature. The extents in `sink` are of the whole contents.
+/// Looks for `bytes`, which the new content has from `offset` on, in an excerpt of the base.
+/// `index` is that of the excerpt's signature. The extents in `sink` are of the whole contents.
 ///
 /// # Errors
 /// The error of the sink.

@@ -182,7 +182,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         if let Some((last, of_last)) = self.extents.last_mut() {
             let continues = match (*of_last, found) {
                 (Found::Copy(from), Found::Copy(next)) => from + last.len_bytes() == next,
-                // What was looked for ends here.
+                // Literals that were looked for end here.
                 (Found::Literal(from), Found::Literal(next)) => {
                     from + last.len_bytes() == next && next != self.looked_upto
                 }
@@ -322,7 +322,7 @@ impl FoundFile<'_, '_, '_> {
                 continue;
             };
             if before < self.appended {
-                // What is not appended of it keeps its place.
+                // Its bytes that are not appended keep their place.
                 let rest = (before + range.len_bytes()).saturating_sub(self.appended);
                 divided.literals.extend_from_slice(self.gathered(self.appended, rest));
                 divided.extents.push((range, found));

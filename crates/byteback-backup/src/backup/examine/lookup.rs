@@ -5,8 +5,8 @@
 //! Nothing but the reported ranges is read here. Blocks that are found become copies, also where
 //! they lie in the same place; all else of the ranges is sent.
 //!
-//! *Proof.* The digest of the reported ranges; if there are too many for a proof, of the blocks that
-//! were found: all other bytes are sent, or were not reported.
+//! *Proof.* The digest of the reported ranges; if there are too many for a proof, of the blocks
+//! that were found: all other bytes are sent, or were not reported.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;

@@ -243,8 +243,8 @@ impl Estimate {
                 [signature, 0.0],
                 block_len,
             ),
-            // The tree's process reads and sums. The server goes through the sums that it keeps, for
-            // the answer and for the proof, and sums what is new.
+            // The tree's process reads and sums. The server goes through the sums that it keeps,
+            // for the answer and for the proof, and sums what is new.
             DeltaMethod::SkyF => asked(
                 size * (READ + HASH) + changed * (READ + ROLL),
                 size * 2.0 * LEAVES + changed * (READ + HASH),

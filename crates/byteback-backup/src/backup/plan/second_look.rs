@@ -58,7 +58,7 @@ impl SecondLooks {
         Some(block_len as u32)
     }
 
-    /// Notes the result of a look for so many bytes.
+    /// Notes the result of a look for this number of bytes.
     pub(in crate::backup) fn end(&mut self, literal_bytes: u64, found_bytes: u64) {
         self.in_vain = match found_bytes > literal_bytes / VAIN_SHARE {
             true => 0,

@@ -10,8 +10,8 @@
 //! Files in directories that were skipped may be what new files were copied from: they are listed
 //! once more if that may pay (`late`).
 //!
-//! A server that has no such call, or fails, costs a listing. What changes here after the walk is
-//! found by the next push.
+//! A server that has no such call, or fails, costs a listing. The next push finds what changes here
+//! after the walk.
 
 use super::{Comparison, Directory};
 use crate::error::Result;
@@ -41,7 +41,7 @@ const MORE_NAMES: u64 = 10_000;
 pub(super) struct EqualDirectories {
     /// By their paths, with the number of nodes below each.
     nodes_below: HashMap<Vec<u8>, u64>,
-    /// Those that were skipped, and their paths.
+    /// Directories that were skipped, and their paths.
     pub(super) skipped: Vec<(FileId, Vec<u8>)>,
     /// Number of names in these.
     pub(super) skipped_names: u64,

@@ -21,7 +21,7 @@ fn index(base: &[u8], excerpt: &Excerpt, block_len: u32) -> BlockIndex {
     BlockIndex::new(Signature::of(&bytes, params))
 }
 
-/// What two searches find, in long blocks and then in short ones.
+/// The findings of two searches, in long blocks and then in short ones.
 fn found(base: &[u8], new: &[u8], [long, short]: [u32; 2]) -> FoundExtents {
     let params = SignatureParams::with_block_len(base.len() as u64, long, 3);
     let first = BlockIndex::new(Signature::of(base, params));

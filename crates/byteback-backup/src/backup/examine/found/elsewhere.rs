@@ -2,9 +2,9 @@
 //! longer blocks: they are looked up anywhere in it ([`super::super::blocks`]).
 //!
 //! SkySync-F searches only where groups of leaves differ, and in long contents for long blocks; a
-//! file system in a disk image writes what it had elsewhere. A lookup costs the server a walk through the sums that it keeps, so the first
-//! one that finds nothing is the last one of a file. As with every second look, a server that does
-//! not answer, or lies, costs bytes.
+//! file system in a disk image writes what it had elsewhere. A lookup costs the server a walk
+//! through the sums that it keeps, so the first one that finds nothing is the last one of a file.
+//! As with every second look, a server that does not answer, or lies, costs bytes.
 
 use super::super::blocks::{BLOCK_LEN, Part, Question, blocks_in, parts};
 use super::FoundFile;
@@ -36,7 +36,7 @@ impl FoundFile<'_, '_, '_> {
         {
             return;
         }
-        // What is not answered is sent.
+        // Without an answer they are sent.
         let Ok(parts) = self.look_up(&ranges, &sought, sought_len) else {
             return;
         };

@@ -6,8 +6,8 @@
 //! gaps that are longer than [`GAP_LEN_MAX`], since a finder that leaves that much has found out
 //! that it is new.
 //!
-//! The proof covers all that is found; where it does not cover all literals, there is no second look
-//! ([`FoundFile::without_second_look`]). A server that does not answer, or lies, costs bytes.
+//! The proof covers all that is found; where it does not cover all literals, there is no second
+//! look ([`FoundFile::without_second_look`]). A server that does not answer, or lies, costs bytes.
 
 use super::{Found, FoundFile};
 use crate::backup::Job;
