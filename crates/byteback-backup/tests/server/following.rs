@@ -89,11 +89,10 @@ fn a_folder_whose_log_is_lost_costs_what_differs() {
         (moved, DeltaMethod::Full, Cause::New),
         (small, DeltaMethod::Hash, Cause::SamePath),
     ] {
-        let fallback = (method == DeltaMethod::SkyF).then_some(Fallback::NotSummed);
         let decision = decided(&rig, &decisions, now(node));
         assert_eq!(
             (decision.method, decision.cause, decision.fallback),
-            (method, cause, fallback)
+            (method, cause, None)
         );
         assert_eq!(decision.changed_bytes, decision.size_bytes);
     }

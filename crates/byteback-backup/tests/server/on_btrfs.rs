@@ -2,7 +2,7 @@
 //! files are the tree at the cut.
 
 use btrfs_disk::Disk;
-use byteback_backup::decisions::{DeltaMethod, Fallback, last_decision};
+use byteback_backup::decisions::{DeltaMethod, last_decision};
 use byteback_backup::{DeltaChoice, RestoreOptions, Silent, SnapshotSpec};
 use byteback_control::{Client, CutRequest, Outcome, TreeService};
 use byteback_daemon::{Daemon, DaemonError, DaemonOptions, Service, StateFolder, TrackedTree};
@@ -231,16 +231,11 @@ fn btrfs_saves_a_touched_file_unread_where_others_read_it() {
         if is_btrfs {
             // The changed block, and the last one, which is not full.
             assert!(report.read_bytes <= 3 * 4096, "{}", report.read_bytes);
-            assert_eq!(
-                (decided.decision.method, decided.decision.fallback),
-                (DeltaMethod::SkyF, None)
-            );
-        } else {
-            assert_eq!(
-                (decided.decision.method, decided.decision.fallback),
-                (DeltaMethod::SkyF, Some(Fallback::NotSummed))
-            );
         }
+        assert_eq!(
+            (decided.decision.method, decided.decision.fallback),
+            (DeltaMethod::SkyF, None)
+        );
         // A block, or some chunks.
         let literal_max = if is_btrfs { 4096 } else { 3 * 12 * 1024 };
         assert!(report.literal_bytes <= literal_max, "{}", report.literal_bytes);

@@ -1,5 +1,6 @@
 //! Calls by which a client finds out what the server has of a content or a tree of its own:
 //! signatures, searches, digests. Their answers are streams of formats that mark their own end.
+//! Errors are named by their [kinds](crate::ServerErrorKind).
 
 use super::progress::AnswerBody;
 use super::{Ask, Body, ServerClient, persist};
@@ -43,8 +44,8 @@ impl ServerClient {
     /// `blocks_max` blocks. Its own parameters say what the server chose.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for an answer that is no signature, or one of too
+    /// `NotFound` if the file did not exist then, or the server is older than
+    /// this call; `Protocol` for an answer that is no signature, or one of too
     /// many blocks. A server that is older than the choice of kinds refuses every request but the
     /// default one as invalid.
     pub fn signature(
@@ -77,8 +78,8 @@ impl ServerClient {
     /// The signature of an excerpt of a file's contents at a moment, in blocks of this length.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for an answer that is not about this excerpt.
+    /// `NotFound` if the file did not exist then, or the server is older than
+    /// this call; `Protocol` for an answer that is not about this excerpt.
     pub fn excerpt(
         &self,
         folder: &FolderName,
@@ -114,8 +115,8 @@ impl ServerClient {
     /// `blocks_max` blocks. The server first reads contents that it never summed.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for an answer that does not belong to this list.
+    /// `NotFound` if the file did not exist then, or the server is older than
+    /// this call; `Protocol` for an answer that does not belong to this list.
     pub fn groups(
         &self,
         folder: &FolderName,
@@ -152,8 +153,8 @@ impl ServerClient {
     /// blocks of `block_len_bytes`. The server reads through its contents before it answers.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for an answer that is no list of matches of this
+    /// `NotFound` if the file did not exist then, or the server is older than
+    /// this call; `Protocol` for an answer that is no list of matches of this
     /// content.
     pub fn matches(
         &self,
@@ -222,7 +223,7 @@ impl ServerClient {
     /// longer than [`DIGESTS_TIMEOUT`].
     ///
     /// # Errors
-    /// As every call; [`ServerErrorKind::NotFound`] if there is no such node, or the server is
+    /// As every call; `NotFound` if there is no such node, or the server is
     /// older than this call.
     pub fn directory_digests(
         &self,

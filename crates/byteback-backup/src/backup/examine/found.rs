@@ -168,9 +168,9 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         if second_look::is_wanted(self.place.job) {
             self.look_elsewhere();
             self.look_closer();
+            // Once is enough.
+            self.looked_upto = self.looked_upto.max(self.literals_end());
         }
-        // Once is enough.
-        self.looked_upto = self.looked_upto.max(self.literals_end());
     }
 
     /// Number of all literal bytes so far.
@@ -181,17 +181,20 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     fn push(&mut self, range: ByteRange, found: Found) -> Result<(), Stop> {
         if let Some((last, of_last)) = self.extents.last_mut() {
             let continues = match (*of_last, found) {
-                (Found::Copy(from), Found::Copy(next)) => from + last.len_bytes() == next,
-                // Literals that were looked for end here.
-                (Found::Literal(from), Found::Literal(next)) => {
-                    from + last.len_bytes() == next && next != self.looked_upto
+                (Found::Copy(from), Found::Copy(next)) | (Found::Literal(from), Found::Literal(next)) => {
+                    from + last.len_bytes() == next
                 }
                 (Found::Zero, Found::Zero) => true,
                 _ => false,
             };
+            // Literals that were looked for and those that were not are different extents.
+            let is_border = matches!(found, Found::Literal(next) if next == self.looked_upto);
             if continues && last.end() == range.start() {
-                *last = last.hull(range);
-                return Ok(());
+                if !is_border {
+                    *last = last.hull(range);
+                    return Ok(());
+                }
+                self.added += 1;
             }
         }
         if self.extents.len() >= self.extents_max.saturating_add(self.added) {

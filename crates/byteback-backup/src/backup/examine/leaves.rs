@@ -251,6 +251,11 @@ impl Offer {
         len <= self.kept_len_max_bytes || self.offer.source != LeafSource::Read
     }
 
+    /// Whether checksums exist, so that nothing has to be read for them.
+    pub(super) fn has_sums(self) -> bool {
+        self.offer.source != LeafSource::Read
+    }
+
     /// The kind of leaves on offer.
     pub(super) fn kind(self) -> LeafKind {
         kind_of(self.offer.kind)

@@ -24,6 +24,7 @@
 
 use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
+use super::super::plan::DeltaChoice;
 use super::super::trim::BlockSums;
 use super::found::{FoundFile, Proof};
 use super::leaves::{CutContent, KnownContent, Offer, know, offer};
@@ -73,7 +74,8 @@ pub(super) fn find(
         let known = know(place, file, offer, with_list, Some(&answer))?;
         (answer, known)
     };
-    if known.reported.source == LeafSource::Read {
+    let expects_sums = offer.has_sums() || place.job.options.delta != DeltaChoice::Auto;
+    if known.reported.source == LeafSource::Read && expects_sums {
         *note = Some(Fallback::NotSummed);
     }
     sums.forget(file.node);
