@@ -255,7 +255,7 @@ impl DirectoryDigests {
         if version != VERSION {
             return Err(DirectoryDigestsError::Version(version));
         }
-        let (_, rest) = rest.split_first_chunk::<2>().ok_or(DirectoryDigestsError::NotDigests)?;
+        let rest = rest.strip_prefix(&[0, 0]).ok_or(DirectoryDigestsError::NotDigests)?;
         let (count, rest) = rest.split_first_chunk().ok_or(DirectoryDigestsError::NotDigests)?;
         let count = u32::from_le_bytes(*count);
         let (entries, crc) = rest

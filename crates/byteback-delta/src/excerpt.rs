@@ -37,9 +37,6 @@ pub const RANGES_MAX: u32 = 1 << 16;
 /// The longest encoded excerpt, in bytes.
 pub const ENCODED_LEN_MAX: u64 = (HEAD_LEN + RANGES_MAX as usize * 2 * varint::LEN_MAX + CRC_LEN) as u64;
 
-/// The length of an answer's head, before the signature.
-pub const ANSWER_HEAD_LEN: u64 = ANSWER_LEN as u64;
-
 /// Magic, version, two zeros, number of ranges.
 const HEAD_LEN: usize = 8 + 2 + 2 + 4;
 

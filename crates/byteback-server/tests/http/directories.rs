@@ -51,6 +51,16 @@ fn directory_digests_are_those_of_each_moment() {
 }
 
 #[test]
+fn directory_digests_of_more_names_than_wanted_are_none() {
+    let world = World::new();
+    world.commit(1, &world.first(1, &noise(1, 1000))).expect(200);
+    for (names_max, directories) in [(0, 0), (1, 1)] {
+        let answer = world.get(&target(ROOT, &format!("?names_max={names_max}"))).expect(200);
+        assert_eq!(DirectoryDigests::decode(&answer.body).unwrap().len(), directories);
+    }
+}
+
+#[test]
 fn directory_digests_that_cannot_be_are_refused() {
     let world = World::new();
     world.commit(1, &world.first(1, &noise(1, 1000))).expect(200);

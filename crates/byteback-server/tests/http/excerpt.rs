@@ -1,5 +1,6 @@
 //! The signature of some ranges of a stored content.
 
+use super::signature::blocks;
 use super::{FILE, World};
 use crate::client::{Answer, connect, head, read_answer, request};
 use byteback_api::MEDIA_EXCERPT;
@@ -24,12 +25,6 @@ fn excerpt(ranges: &[(u64, u64)]) -> Excerpt {
 fn post(world: &World, target: &str, media: &str, body: &[u8]) -> Answer {
     let (address, token) = (world.server.address(), &world.token);
     request(address, "POST", target, Some(token), body, &[("content-type", media)])
-}
-
-fn blocks(signature: &Signature) -> Vec<(u32, Vec<u8>)> {
-    let strong = |block| signature.strong(block).unwrap().to_vec();
-    let weak = signature.weak().iter().enumerate();
-    weak.map(|(block, weak)| (*weak, strong(block))).collect()
 }
 
 #[test]

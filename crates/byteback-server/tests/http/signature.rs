@@ -16,7 +16,7 @@ fn target(query: &str) -> String {
     format!("/v1/folders/f/nodes/{FILE}/signature{query}")
 }
 
-fn blocks(signature: &Signature) -> Vec<(u32, Vec<u8>)> {
+pub(crate) fn blocks(signature: &Signature) -> Vec<(u32, Vec<u8>)> {
     let strong = |block| signature.strong(block).unwrap().to_vec();
     let weak = signature.weak().iter().enumerate();
     weak.map(|(block, weak)| (*weak, strong(block))).collect()
