@@ -234,22 +234,14 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         reader: &mut TreeReader<'_>,
     ) -> Result<Vec<Directory>> {
         check_cancelled(self.job.monitor)?;
-        let listed = way.open(&directory.path).and_then(|dir| {
-            let names: io::Result<Vec<OsString>> = tree::read_dir(&dir, 0)?
-                .map(|entry| entry.map(|entry| entry.name))
-                .collect();
-            Ok((dir, names?))
-        });
-        let (dir, mut names) = match listed {
+        let listed = way.open(&directory.path).and_then(|dir| Ok((names_in(&dir)?, dir)));
+        let (names, dir) = match listed {
             Ok(listed) => listed,
             Err(error) => {
                 self.failed(&directory.path, &error.to_string());
                 return Ok(Vec::new());
             }
         };
-        // Leftovers of an interrupted pull are not the user's.
-        names.retain(|name| !is_partial_name(name.as_bytes()));
-        names.sort_unstable();
         let mut at_server = Vec::new();
         if let Some(listed) = self.elsewhere.listed.remove(&directory.id) {
             at_server = listed;
@@ -430,10 +422,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             }
         };
         let is_directory = node.kind() == NodeKind::Directory;
-        if options.exclude.is_excluded(&place.path, is_directory) {
-            return Ok(None);
-        }
-        if options.one_file_system && is_directory && node.stat.dev != self.device {
+        if self.is_left_alone(&place.path, &node) {
             return Ok(None);
         }
         let same_kind = there.filter(|entry| entry.node.attributes.kind == node.kind());
@@ -490,6 +479,14 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             self.entry(place.parent, name_there.clone(), Some(id))?;
         }
         Ok(None)
+    }
+
+    /// Whether a node is neither sent nor removed: an excluded one, or one of another file system.
+    fn is_left_alone(&self, path: &[u8], node: &LocalNode) -> bool {
+        let options = self.job.options;
+        let is_directory = node.kind() == NodeKind::Directory;
+        let is_elsewhere = options.one_file_system && is_directory && node.stat.dev != self.device;
+        is_elsewhere || options.exclude.is_excluded(path, is_directory)
     }
 
     /// Whether a name waits for the second round: the server has its node under no name that was
@@ -671,6 +668,18 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         });
         self.report.unsaved.push(file);
     }
+}
+
+/// The names in a directory that are compared, in byte order.
+fn names_in(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let names: io::Result<Vec<OsString>> = tree::read_dir(dir, 0)?
+        .map(|entry| entry.map(|entry| entry.name))
+        .collect();
+    let mut names = names?;
+    // Leftovers of an interrupted pull are not the user's.
+    names.retain(|name| !is_partial_name(name.as_bytes()));
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// Whether attributes equal the server's. Names of owners are sent by some clients and count for

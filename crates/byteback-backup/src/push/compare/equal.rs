@@ -13,18 +13,16 @@
 //! A server that has no such call, or fails, costs a listing. The next push finds what changes here
 //! after the walk.
 
-use super::{Comparison, Directory};
+use super::{Comparison, Directory, names_in};
 use crate::error::Result;
 use crate::local_node::LocalNode;
 use crate::monitor::{Event, check_cancelled};
-use crate::restore::is_partial_name;
 use crate::tree_reader::join_path;
 use byteback_api::directory_digests::{DigestedDirectory, DirectoryDigests, DirectoryEntries, PathKey, combine};
-use byteback_host::tree::{self, Descent};
+use byteback_host::tree::Descent;
 use byteback_model::{FileId, NodeKind};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -129,7 +127,6 @@ impl Comparison<'_, '_, '_> {
         path: &[u8],
         entries: &mut DirectoryEntries,
     ) -> Option<bool> {
-        let options = self.job.options;
         let opened = LocalNode::open(dir, name).and_then(|node| Ok((node.attributes()?, node)));
         let Ok((attributes, node)) = opened else {
             // It is reported when it is compared.
@@ -137,8 +134,7 @@ impl Comparison<'_, '_, '_> {
             return None;
         };
         let is_directory = node.kind() == NodeKind::Directory;
-        let is_elsewhere = options.one_file_system && is_directory && node.stat.dev != self.device;
-        if options.exclude.is_excluded(path, is_directory) || is_elsewhere {
+        if self.is_left_alone(path, &node) {
             return None;
         }
         if !is_directory && node.stat.nlink > 1 {
@@ -165,18 +161,6 @@ impl Comparison<'_, '_, '_> {
         self.equal.skipped.push((directory.id, directory.path.clone()));
         true
     }
-}
-
-/// The names in a directory that are compared, in byte order.
-fn names_in(dir: &OwnedFd) -> io::Result<Vec<OsString>> {
-    let names: io::Result<Vec<OsString>> = tree::read_dir(dir, 0)?
-        .map(|entry| entry.map(|entry| entry.name))
-        .collect();
-    let mut names = names?;
-    // Leftovers of an interrupted pull are not the user's.
-    names.retain(|name| !is_partial_name(name.as_bytes()));
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// The directories whose digests agree, with the number of nodes below each.
