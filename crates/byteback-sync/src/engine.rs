@@ -11,7 +11,8 @@
 //!    server and wakes this one.
 //! 3. *Send* ([`sending`]) what [`LiveTree::poll`] hands out, one batch at a time on one
 //!    connection, each following the one before ([`ground`]). Changes that the tree has folded are
-//!    taken from its cut through a backup's transfer ([`fold`]).
+//!    taken from its cut through a backup's transfer ([`fold`]); so are groups of much new content,
+//!    of which the server may have most.
 //! 4. *Repair* ([`repair`]) damaged files, when a caller asks for it, and nothing is on its way in
 //!    either direction.
 //! 5. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
@@ -128,6 +129,9 @@ pub struct EngineParts {
     pub path: ByteString,
     /// Length of a part of a batch, in bytes.
     pub part_len_bytes: usize,
+    /// A group with at least this number of bytes of new content is taken from a cut, where they
+    /// are looked for in what the server has.
+    pub examined_from_bytes: u64,
     /// How long to wait after failures.
     pub pauses: PauseOptions,
     /// Spreads the pauses.
@@ -139,6 +143,10 @@ pub struct EngineParts {
 impl EngineParts {
     /// Usual length of a part, in bytes.
     pub const PART_LEN_BYTES: usize = PART_LEN_BYTES_DEFAULT;
+
+    /// Usual size, in bytes, from which groups are taken from a cut. Smaller ones cost less than
+    /// the questions about them.
+    pub const EXAMINED_FROM_BYTES: u64 = 64 * 1024;
 }
 
 /// Engine of one tree: see the module.

@@ -122,6 +122,7 @@ impl SyncRuntime {
             east_of_utc_s: timestamp::east_of_utc_s(),
             path: ByteString::from(folder.directory().as_os_str().as_bytes()),
             part_len_bytes: EngineParts::PART_LEN_BYTES,
+            examined_from_bytes: EngineParts::EXAMINED_FROM_BYTES,
             pauses: PauseOptions::default(),
             randomness: Arc::new(RealRandomness),
             stop: spec.stop,

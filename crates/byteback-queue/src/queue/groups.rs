@@ -37,6 +37,14 @@ pub enum Resolution {
     Fold,
 }
 
+/// How far a group reaches.
+enum Due {
+    /// Up to this node.
+    UpTo(Position),
+    /// Further, once these contents are compared.
+    Compared(EncodeOrder),
+}
+
 impl Queue {
     /// The next step at `now_ns`. It counts as begun when it is returned.
     pub fn poll(&mut self, now_ns: u64) -> Poll {
@@ -80,6 +88,18 @@ impl Queue {
         if due_ns > now_ns {
             return Poll::Idle { wake_ns: Some(due_ns) };
         }
+        if let Some(wait) = self.comparison_before(first, up_to) {
+            return wait;
+        }
+        match self.with_what_is_due(first, up_to, now_ns) {
+            Due::UpTo(up_to) => Poll::Send(self.freeze(first, up_to)),
+            Due::Compared(order) => Poll::Encode(order),
+        }
+    }
+
+    /// The step before these nodes can be sent, if a content among them is worth comparing or is
+    /// being compared.
+    fn comparison_before(&mut self, first: Position, up_to: Position) -> Option<Poll> {
         let contents = self
             .nodes
             .range(first..=up_to)
@@ -88,21 +108,21 @@ impl Queue {
         for file in files {
             match self.relations.get(&file).map(|relation| relation.order.is_some()) {
                 None => {}
-                Some(true) => return idle,
+                Some(true) => return Some(Poll::Idle { wake_ns: None }),
                 Some(false) => {
                     if let Some(order) = self.order(file) {
-                        return Poll::Encode(order);
+                        return Some(Poll::Encode(order));
                     }
                 }
             }
         }
-        let up_to = self.with_what_is_due(first, up_to, now_ns);
-        Poll::Send(self.freeze(first, up_to))
+        None
     }
 
     /// How far a group that begins with the span from `first` to `up_to` may reach: over later
-    /// nodes that could be sent at once, too.
-    fn with_what_is_due(&self, first: Position, mut up_to: Position, now_ns: u64) -> Position {
+    /// nodes that could be sent at once, too. A content among them that is worth comparing is
+    /// compared first, or each file of a tree that is written again would be a group of its own.
+    fn with_what_is_due(&mut self, first: Position, mut up_to: Position, now_ns: u64) -> Due {
         let mut load = self.load_of(first, up_to);
         while let Some(next) = self.nodes.range(Position(up_to.0 + 1)..).next().map(|(at, _)| *at) {
             let end = self.spans.end_of(next);
@@ -115,17 +135,13 @@ impl Queue {
             if load.nodes > self.options.group_nodes_max || load.bytes > self.options.group_bytes_max {
                 break;
             }
-            let mut contents = self
-                .nodes
-                .range(next..=end)
-                .filter_map(|(_, node)| node.change.content());
-            // A content worth comparing is compared when its turn comes.
-            if contents.any(|content| self.relations.contains_key(&content.node)) {
-                break;
+            match self.comparison_before(next, end) {
+                None => up_to = end,
+                Some(Poll::Encode(order)) => return Due::Compared(order),
+                Some(_) => break,
             }
-            up_to = end;
         }
-        up_to
+        Due::UpTo(up_to)
     }
 
     fn load_of(&self, first: Position, up_to: Position) -> Load {

@@ -882,6 +882,76 @@ fn queue_joins_due_changes_up_to_a_bound() {
 }
 
 #[test]
+fn queue_compares_due_contents_before_it_joins_them() {
+    let options = QueueOptions {
+        delay_ns: 3 * SECOND,
+        delta_bytes_min: 1,
+        ..QueueOptions::default()
+    };
+    let mut queue = Queue::new(ClientId(7), options);
+    // An archive extracted over the files that were extracted from it before.
+    for (node, before) in [(10, 2), (11, 3), (12, 4)] {
+        let name = format!("f{before}");
+        queue.event(&unlink(&name, before), 0);
+        queue.relate(NodeId(node), NodeId(before), true);
+        queue.event(&create(&name, node), 0);
+        queue.event(&write(node, 0, 100), 0);
+    }
+    // Not due with the others, so that it is compared later.
+    queue.event(&unlink("g", 5), SECOND);
+    queue.relate(NodeId(13), NodeId(5), true);
+    queue.event(&create("g", 13), SECOND);
+    queue.event(&write(13, 0, 100), SECOND);
+    let compared = |queue: &mut Queue, now_ns, delta| match queue.poll(now_ns) {
+        Poll::Encode(order) => {
+            assert_eq!(queue.encoded(&order, delta), delta.is_some());
+            order.new.0
+        }
+        other => panic!("{other:?}"),
+    };
+    let delta = EncodedDelta {
+        stamp: 5,
+        len_bytes: 8,
+        base_version: None,
+    };
+    assert_eq!(compared(&mut queue, 3 * SECOND, Some(delta)), 10);
+    assert_eq!(compared(&mut queue, 3 * SECOND, None), 11);
+    let Poll::Encode(order) = queue.poll(3 * SECOND) else {
+        panic!("nothing to compare")
+    };
+    // While one of them is being compared, those before it need not wait.
+    let Poll::Send(id) = queue.poll(3 * SECOND) else {
+        panic!("nothing to send")
+    };
+    let group = queue.groups().find(|group| group.id == id).unwrap();
+    let sent = queue.nodes_of(group).map(|(_, node)| short(&node.change));
+    let sent = sent.filter(|change| !change.starts_with("times")).collect::<Vec<_>>();
+    assert_eq!(
+        sent,
+        [
+            "unlink f2 2",
+            "create f2 10",
+            "delta 10 from 2",
+            "unlink f3 3",
+            "create f3 11",
+            "write 11 {0..100}"
+        ]
+    );
+    assert!(queue.encoded(&order, Some(delta)));
+    let Poll::Send(_) = queue.poll(3 * SECOND) else {
+        panic!("nothing to send")
+    };
+    assert_eq!(
+        queue.poll(3 * SECOND),
+        Poll::Idle {
+            wake_ns: Some(4 * SECOND)
+        }
+    );
+    assert_eq!(compared(&mut queue, 4 * SECOND, None), 13);
+    queue.check().unwrap();
+}
+
+#[test]
 fn locks_of_several_directories_are_told_seldom() {
     let options = QueueOptions {
         delay_ns: 3 * SECOND,

@@ -3,7 +3,7 @@
 use byteback_model::{BatchApplied, NameChange, NodeId, OwnBatch};
 use byteback_queue::GroupId;
 
-use byteback_control::{ErrorKind, LiveGroup, LiveScope, ServiceError};
+use byteback_control::{ErrorKind, LiveContent, LiveGroup, LiveScope, LiveSource, ServiceError};
 
 use super::ignoring::Sifted;
 use super::pause::is_passing;
@@ -29,6 +29,18 @@ impl Sending {
     /// Forgets the group that was sent last: groups get other names at the server.
     pub(super) const fn start_over(&mut self) {
         self.attempted = None;
+    }
+}
+
+/// Bytes of a content that the server may have elsewhere, as far as is known here.
+fn new_bytes_of(content: &LiveContent) -> u64 {
+    match &content.source {
+        LiveSource::Ranges(ranges) => ranges
+            .iter()
+            .fold(0, |sum, (_, len_bytes)| sum.saturating_add(*len_bytes)),
+        // Of a file that is written again in place, not all old bytes were at hand.
+        LiveSource::Delta { base, len_bytes, .. } if *base == content.node => *len_bytes,
+        LiveSource::Delta { .. } => 0,
     }
 }
 
@@ -61,7 +73,8 @@ impl Engine {
         let removes = |name: &NameChange<NodeId>| name.child.is_none() && self.is_left_out(name.parent, &name.name);
         let removes = names.iter().any(removes);
         let is_held = self.is_held(group)?;
-        if self.is_left_out_over()? || removes || is_held || matches!(sifted, Ok(Sifted::Fold)) {
+        let is_due = matches!(sifted, Ok(Sifted::Fold));
+        if self.is_left_out_over()? || removes || is_held || is_due || self.is_worth_a_cut(group) {
             // Left-out names come first: what is sent may have taken one of them. A removed name of
             // these stood for another node than the server has by that name, so the removal is left
             // to a fold, which leaves out such names.
@@ -93,6 +106,18 @@ impl Engine {
                 Ok(Event::Unanswered(error, failure))
             }
         }
+    }
+
+    /// Whether a group has so much new content that it is taken from a cut: there it is examined,
+    /// so that moved and repeated content is found, and copies that programs made are sent as
+    /// copies. A delta of two files was made from both contents as a whole, and is sent as it is.
+    fn is_worth_a_cut(&self, group: &LiveGroup) -> bool {
+        // A group that was sent before is sent again as it was.
+        let is_first = self.sending.attempted != Some(group.id);
+        let is_plain = group.fold.is_none() && !group.is_conflict;
+        let contents = group.contents.iter().filter(|content| !content.is_gone);
+        let new_bytes = contents.fold(0, |sum: u64, content| sum.saturating_add(new_bytes_of(content)));
+        is_plain && is_first && new_bytes >= self.parts.examined_from_bytes
     }
 
     fn upload(&self, group: &LiveGroup) -> Result<Sent, BackupError> {

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-fn parts(
+pub(super) fn parts(
     place: &Place,
     live: Arc<dyn LiveTree>,
     tree: Arc<dyn TreeService>,
@@ -62,6 +62,7 @@ fn parts(
         east_of_utc_s: 0,
         path: "/p".into(),
         part_len_bytes: 16 * 1024,
+        examined_from_bytes: EngineParts::EXAMINED_FROM_BYTES,
         pauses: PauseOptions {
             first: Duration::from_millis(5),
             longest: Duration::from_millis(100),

@@ -280,6 +280,10 @@ impl Machine {
             east_of_utc_s: 0,
             path: "/p".into(),
             part_len_bytes: 16 * 1024,
+            examined_from_bytes: match self.number % 2 {
+                0 => 4 * 1024,
+                _ => EngineParts::EXAMINED_FROM_BYTES,
+            },
             pauses: PauseOptions::default(),
             randomness: Arc::new(SimRandomness::new(self.random.next_u64())),
             stop,

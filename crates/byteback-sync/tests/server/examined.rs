@@ -1,0 +1,142 @@
+//! Groups of much new content: they are taken from a cut and examined, so that the server stores
+//! only what it lacks; and many files that are written again are few groups.
+
+use super::engine::{Sending, assert_server_has, is_settled, parts, rig, stop, wait_until};
+use byteback_client::{ClientOptions, ServerClient};
+use byteback_host::random::SplitMix64;
+use byteback_sync::engine::{Engine, EngineParts};
+use byteback_testkit::clients::impatient;
+use byteback_testkit::mounted::{Mounted, Place, live_options};
+use byteback_testkit::rig::Rig;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Over a faster link, bytes may cost less than a search for them.
+const LINK_BYTES_PER_S: u64 = 2_000_000;
+
+const DISK_IMAGE_LEN_BYTES: usize = 1 << 20;
+
+/// A mount whose changes are sent shortly after the last one.
+struct Synced {
+    rig: Rig,
+    place: Place,
+    mounted: Mounted,
+    sending: Sending,
+}
+
+impl Synced {
+    fn begun(seed: u64, quiet_for: Duration) -> Self {
+        let rig = rig(seed);
+        let place = Place::of(&rig, "here");
+        let mut options = live_options(&mut SplitMix64::new(1));
+        options.queue = byteback_queue::queue::QueueOptions {
+            delay_ns: quiet_for.as_nanos() as u64,
+            delay_max_ns: 60_000_000_000,
+            ..Default::default()
+        };
+        let mounted = Mounted::new(&place, options);
+        let (live, tree) = (Arc::clone(&mounted.live), Arc::clone(&mounted.tree));
+        let parts = parts(&place, live, tree, Arc::clone(&mounted.landing));
+        let asked = parts.stop.clone();
+        let client = ClientOptions {
+            bytes_per_second_max: Some(LINK_BYTES_PER_S),
+            is_cancelled: Arc::new(move || asked.is_raised()),
+            ..impatient()
+        };
+        let mut engine = Engine::open(EngineParts {
+            server: Arc::new(ServerClient::new(&place.url, &place.token, client).unwrap()),
+            ..parts
+        })
+        .unwrap();
+        let sending = (engine.handle(), std::thread::spawn(move || engine.run()));
+        Self {
+            rig,
+            place,
+            mounted,
+            sending,
+        }
+    }
+
+    fn settle(&self, what: &str) {
+        let handle = &self.sending.0;
+        // A change that was just made is in the queue: the call returned behind the gate.
+        wait_until(what, handle, is_settled);
+    }
+
+    /// Bytes that the server stores for a change.
+    fn stored_by(&self, what: &str, change: impl FnOnce()) -> u64 {
+        let stored = || self.rig.client.folder(&self.rig.folder).unwrap().stored_bytes;
+        let before = stored();
+        change();
+        self.settle(what);
+        assert_server_has(&self.rig, &self.rig.folder, &self.place.tree(), what);
+        stored() - before
+    }
+
+    fn end(self) {
+        stop(self.sending);
+        self.mounted.end();
+    }
+}
+
+#[test]
+fn content_that_the_server_has_is_found_in_sync() {
+    let synced = Synced::begun(191, Duration::from_millis(50));
+    let path = synced.place.tree().join("disk image");
+    let mut image = SplitMix64::new(192).bytes(DISK_IMAGE_LEN_BYTES);
+    let first = synced.stored_by("the first", || fs::write(&path, &image).unwrap());
+    assert!(first >= DISK_IMAGE_LEN_BYTES as u64, "nothing is known at first");
+
+    // A file in the image is saved to other blocks: in place, and not as one save.
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let moved = image[64 * 1024..256 * 1024].to_vec();
+    let stored = synced.stored_by("blocks that moved", || file.write_all_at(&moved, 700 * 1024).unwrap());
+    image[700 * 1024..][..moved.len()].copy_from_slice(&moved);
+    assert!(stored < 16 * 1024, "{stored} bytes are stored for blocks that moved");
+    drop(file);
+
+    // The kernel asks the mount for the copy, so the log knows where it comes from.
+    let copy = synced.place.tree().join("copy");
+    let stored = synced.stored_by("a copy", || {
+        fs::copy(&path, &copy).unwrap();
+    });
+    assert_eq!(fs::read(&copy).unwrap(), image);
+    assert!(stored < 16 * 1024, "{stored} bytes are stored for a copy");
+
+    // A mail is taken out of a mailbox: the rest moves forward, and is written in place.
+    let _ = image.splice(300 * 1024..301 * 1024, []);
+    let stored = synced.stored_by("a part that is gone", || {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&image[300 * 1024..], 300 * 1024).unwrap();
+        file.set_len(image.len() as u64).unwrap();
+    });
+    assert!(stored < 32 * 1024, "{stored} bytes are stored for what is gone");
+    synced.end();
+}
+
+#[test]
+fn files_that_are_extracted_again_are_few_groups() {
+    const FILES: u64 = 100;
+    let synced = Synced::begun(193, Duration::from_millis(500));
+    let mut random = SplitMix64::new(194);
+    let contents: Vec<Vec<u8>> = (0..FILES).map(|_| random.bytes(4096)).collect();
+    let extract = || {
+        for (number, content) in contents.iter().enumerate() {
+            let path = synced.place.tree().join(format!("file {number}"));
+            let _ = fs::remove_file(&path);
+            fs::write(path, content).unwrap();
+        }
+    };
+    synced.stored_by("the first", extract);
+    let before = synced.sending.0.status().sent_groups;
+    let stored = synced.stored_by("the second", extract);
+    let groups = synced.sending.0.status().sent_groups - before;
+    assert!(groups < FILES / 4, "{groups} groups for {FILES} files");
+    assert!(
+        stored < 4096 * FILES / 4,
+        "{stored} bytes are stored of files that are equal"
+    );
+    synced.end();
+}
