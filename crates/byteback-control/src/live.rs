@@ -33,7 +33,7 @@
 //!
 //! [`LiveTree`] stays within one process.
 
-use byteback_model::{Attributes, NameChange, NodeId, NodeKind};
+use byteback_model::{Attributes, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -170,6 +170,8 @@ pub enum LiveScope {
         /// Names, with the nodes that they stand for: the log need not report those that came and
         /// went since the mark.
         names: Vec<NameChange<NodeId>>,
+        /// The nodes that some of these names stood for before.
+        stood_for: BTreeMap<Place<NodeId>, NodeId>,
         /// Directories whose time was moved by names that came and went, these or others.
         times: BTreeSet<NodeId>,
     },

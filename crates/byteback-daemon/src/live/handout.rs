@@ -501,7 +501,11 @@ impl LiveService {
                 contents: contents.iter().map(|(node, base)| (*node, *base)).collect(),
                 attributes: attributes.iter().copied().collect(),
                 times: times.iter().copied().collect(),
-                names: self.service.resolve_names(cut.cut, names.iter().map(name_of))?,
+                names: self.service.resolve_names(cut.cut, names.keys().map(name_of))?,
+                stood_for: names
+                    .iter()
+                    .filter_map(|(place, before)| Some((place.clone(), (*before)?)))
+                    .collect(),
             },
         };
         Ok(LiveFold {

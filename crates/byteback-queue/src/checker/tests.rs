@@ -135,7 +135,7 @@ impl Server {
                 .extend(picture.contents.keys().map(|node| (*node, version)));
             return Ok(());
         };
-        for place in names {
+        for place in names.keys() {
             match picture.names.get(place) {
                 Some(node) => {
                     let kind = picture.kinds[node];

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{GroupId, Position};
-use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, places};
+use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, nodes_before};
 use byteback_model::NodeId;
 
 impl Queue {
@@ -41,7 +41,7 @@ impl Queue {
         let mut scope = FoldScope::Items {
             contents: BTreeMap::new(),
             attributes: BTreeSet::new(),
-            names: BTreeSet::new(),
+            names: BTreeMap::new(),
             times: BTreeSet::new(),
         };
         let waiting = self
@@ -143,7 +143,9 @@ impl FoldScope {
                 else {
                     return;
                 };
-                names.extend(places(operation).into_iter().cloned());
+                for (place, node) in nodes_before(operation) {
+                    names.entry(place.clone()).or_insert(node);
+                }
                 times.extend(change.parents());
                 // A new name of a node may be the first that the server hears of it.
                 attributes.extend(change.subjects());
@@ -169,7 +171,8 @@ impl FoldScope {
         }
     }
 
-    /// Lays this over `older`, which came before it; contents in both keep the older base.
+    /// Lays this over `older`, which came before it; contents in both keep the older base, names the
+    /// older node.
     pub(super) fn lay_over(&mut self, older: Self) {
         let newer = std::mem::replace(self, older);
         match (&mut *self, newer) {
@@ -191,7 +194,9 @@ impl FoldScope {
                     contents.entry(node).or_insert(base);
                 }
                 attributes.extend(more_attributes);
-                names.extend(more_names);
+                for (place, node) in more_names {
+                    names.entry(place).or_insert(node);
+                }
                 times.extend(more_times);
             }
             _ => *self = Self::Everything,

@@ -213,6 +213,26 @@ pub(crate) fn places(operation: &NameOperation) -> Vec<&Place<NodeId>> {
     }
 }
 
+/// The nodes that the places of an operation stood for before it.
+pub(crate) fn nodes_before(operation: &NameOperation) -> Vec<(&Place<NodeId>, Option<NodeId>)> {
+    match operation {
+        NameOperation::Created { at, .. } | NameOperation::Linked { at, .. } => vec![(at, None)],
+        NameOperation::Unlinked { at, victim } => vec![(at, Some(victim.node))],
+        NameOperation::Renamed {
+            from,
+            to,
+            node,
+            replaced,
+        } => vec![(from, Some(node.node)), (to, replaced.map(|victim| victim.node))],
+        NameOperation::Exchanged {
+            one,
+            one_node,
+            other,
+            other_node,
+        } => vec![(one, Some(one_node.node)), (other, Some(other_node.node))],
+    }
+}
+
 /// A node of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueNode {
@@ -240,8 +260,8 @@ pub enum FoldScope {
         contents: BTreeMap<NodeId, Option<Version>>,
         /// Nodes with changed attributes.
         attributes: BTreeSet<NodeId>,
-        /// Names.
-        names: BTreeSet<Place<NodeId>>,
+        /// Names, each with the node that it stood for before.
+        names: BTreeMap<Place<NodeId>, Option<NodeId>>,
         /// Directories whose time was moved by names, listed here or not.
         times: BTreeSet<NodeId>,
     },

@@ -79,7 +79,7 @@ impl Queue {
             });
         self.presence(is_ordered, |scope| match scope {
             FoldScope::Everything => true,
-            FoldScope::Items { names, .. } => names.contains(place),
+            FoldScope::Items { names, .. } => names.contains_key(place),
         })
     }
 

@@ -522,7 +522,7 @@ fn past_its_bound_the_queue_folds_and_takes_in_what_follows() {
     let items = FoldScope::Items {
         contents: contents.into(),
         attributes: [NodeId(3), NodeId(4)].into(),
-        names: [place("b"), place("c")].into(),
+        names: [(place("b"), None), (place("c"), None)].into(),
         times: [place("b").parent].into(),
     };
     assert_eq!(scope, items);
@@ -532,6 +532,43 @@ fn past_its_bound_the_queue_folds_and_takes_in_what_follows() {
     queue.applied(id).unwrap();
     assert_eq!(queue.take_effects(), [Effect::Mark(9)]);
     assert_eq!(next_group(&mut queue).1, ["write 2 {1..2}"]);
+}
+
+#[test]
+fn a_fold_knows_what_its_names_stood_for_before() {
+    let mut queue = queue();
+    feed(
+        &mut queue,
+        &[
+            // Two saves by rename, one before the fold and one in it, and a file that moved.
+            create("tmp", 3),
+            rename("tmp", "f", 3, Some(2)),
+            rename("g", "h", 4, None),
+        ],
+    );
+    queue.fold(0);
+    feed(&mut queue, &[create("tmp", 5), rename("tmp", "f", 5, Some(3))]);
+    feed(&mut queue, &[unlink("h", 4)]);
+    let id = queue.cut().unwrap();
+    let cut = queue.groups().next().unwrap().clone();
+    let before = |queue: &Queue| match &queue.groups().next().unwrap().fold {
+        Some((FoldScope::Items { names, .. }, _)) => names.clone(),
+        _ => panic!("not a fold of items"),
+    };
+    let expected: BTreeMap<Place<NodeId>, Option<NodeId>> = [
+        (place("f"), Some(NodeId(2))),
+        (place("g"), Some(NodeId(4))),
+        (place("h"), None),
+        (place("tmp"), None),
+    ]
+    .into();
+    assert_eq!(before(&queue), expected, "{cut:?}");
+    // Folded again with what came later, it keeps what it knew.
+    queue.refused(id, 0).unwrap();
+    feed(&mut queue, &[create("g", 6)]);
+    queue.resolve(id, &Resolution::Fold, 0).unwrap();
+    queue.cut().unwrap();
+    assert_eq!(before(&queue), expected);
 }
 
 #[test]

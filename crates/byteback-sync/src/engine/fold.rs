@@ -11,7 +11,7 @@
 //! whatever the log says.
 
 use byteback_extents::ExtentSet;
-use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeId, NodeKind};
+use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
@@ -456,7 +456,23 @@ impl TreeService for FoldedTree<'_> {
     }
 
     fn names(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<NodeNames>> {
-        self.tree.names(cut, nodes)
+        let mut reported = self.tree.names(cut, nodes)?;
+        let LiveScope::Items { stood_for, .. } = &self.fold.scope else {
+            return Ok(reported);
+        };
+        // The log tells of its mark; names may have changed in groups since then.
+        for (node, names) in nodes.iter().zip(&mut reported) {
+            let mut before = names.names.iter().filter_map(|(parent, name)| {
+                let place = Place {
+                    parent: *parent,
+                    name: name.clone(),
+                };
+                stood_for.get(&place).filter(|before| *before != node)
+            });
+            let before = before.next().copied();
+            names.stood_for = before.or(names.stood_for);
+        }
+        Ok(reported)
     }
 
     fn entries(&self, cut: CutId, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {

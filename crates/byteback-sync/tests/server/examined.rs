@@ -36,6 +36,7 @@ impl Synced {
             delay_max_ns: 60_000_000_000,
             ..Default::default()
         };
+        options.mark_every = Duration::from_secs(600);
         let mounted = Mounted::new(&place, options);
         let (live, tree) = (Arc::clone(&mounted.live), Arc::clone(&mounted.tree));
         let parts = parts(&place, live, tree, Arc::clone(&mounted.landing));
@@ -113,6 +114,27 @@ fn content_that_the_server_has_is_found_in_sync() {
         file.set_len(image.len() as u64).unwrap();
     });
     assert!(stored < 32 * 1024, "{stored} bytes are stored for what is gone");
+    synced.end();
+}
+
+#[test]
+fn saves_by_rename_are_compared_with_the_save_before() {
+    let synced = Synced::begun(195, Duration::from_millis(300));
+    let mut random = SplitMix64::new(196);
+    let path = synced.place.tree().join("document");
+    let mut document = random.bytes(300_000);
+    synced.stored_by("the first", || fs::write(&path, &document).unwrap());
+    for save in 0..3 {
+        // The log's mark stays behind, so that the name stood for another file there.
+        document.splice(save * 90_000..save * 90_000, random.bytes(100));
+        let temporary = synced.place.tree().join("document.tmp");
+        let stored = synced.stored_by("a save", || {
+            fs::write(&temporary, &document).unwrap();
+            fs::rename(&temporary, &path).unwrap();
+            synced.mounted.live.fold();
+        });
+        assert!(stored < 16 * 1024, "save {save} stores {stored} bytes");
+    }
     synced.end();
 }
 
