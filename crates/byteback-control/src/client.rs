@@ -244,6 +244,20 @@ impl TreeService for Client {
         self.fetch(&Request::Peek { cut, node, ranges }, sink)
     }
 
+    fn peek_many(
+        &self,
+        cut: CutId,
+        files: &[(NodeId, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<Vec<(usize, ServiceError)>> {
+        let files = files.to_vec();
+        match self.ask(&Request::PeekMany { cut, files }, sink)? {
+            Answer::Unread(unread) => Ok(unread),
+            Answer::Error(error) => Err(error),
+            other => unexpected(&other),
+        }
+    }
+
     fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
         match self.call(&Request::LeafOffer { cut, node })? {
             Answer::LeafOffer(offer) => Ok(offer),

@@ -56,6 +56,10 @@ pub(crate) enum Request {
         node: NodeId,
         ranges: Vec<(u64, u64)>,
     },
+    PeekMany {
+        cut: CutId,
+        files: Vec<(NodeId, u64)>,
+    },
     LeafOffer {
         cut: CutId,
         node: NodeId,
@@ -139,6 +143,7 @@ pub(crate) enum Answer {
     Past(PastFile),
     LeafOffer(LeafOffer),
     LeafSums(LeavesSummary),
+    Unread(Vec<(usize, ServiceError)>),
 }
 
 #[cfg(test)]

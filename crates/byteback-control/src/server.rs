@@ -421,6 +421,9 @@ fn answer(
             service.peek(cut, node, &ranges, &mut |piece| send(piece, output, asks_to_stop))?;
             Answer::Done
         }
+        Request::PeekMany { cut, files } => {
+            Answer::Unread(service.peek_many(cut, &files, &mut |piece| send(piece, output, asks_to_stop))?)
+        }
         Request::LeafOffer { cut, node } => Answer::LeafOffer(service.leaf_offer(cut, node)?),
         Request::LeafSums { cut, node, leaves } => {
             let mut sink = |piece: LeafPiece<'_>| send_leaves(piece, leaves, output, asks_to_stop);

@@ -131,6 +131,26 @@ pub enum Piece<'a> {
     Hole(ByteRange),
 }
 
+impl Piece<'_> {
+    /// The piece, this much further up.
+    #[must_use]
+    pub fn moved_up(self, by_bytes: u64) -> Self {
+        match self {
+            Self::Data { offset, bytes } => Self::Data {
+                offset: offset.saturating_add(by_bytes),
+                bytes,
+            },
+            Self::Hole(range) => {
+                let (start, end) = (
+                    range.start().saturating_add(by_bytes),
+                    range.end().saturating_add(by_bytes),
+                );
+                Self::Hole(ByteRange::new(start, end).unwrap_or(range))
+            }
+        }
+    }
+}
+
 /// How the reading of a cut ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -501,6 +521,36 @@ pub trait TreeService: Send + Sync {
         ranges: &[(u64, u64)],
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()>;
+
+    /// As [`peek`](TreeService::peek), of many files as a whole: each with its length at the cut, in
+    /// bytes. The pieces come as if the files lay end to end, in this order, and none is of two
+    /// files. A file that cannot be read is named by its place among `files`, with the reason; the
+    /// pieces that came of it count for nothing.
+    ///
+    /// # Errors
+    /// For the whole cut. An error of `sink` is handed back.
+    fn peek_many(
+        &self,
+        cut: CutId,
+        files: &[(NodeId, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<Vec<(usize, ServiceError)>> {
+        let mut failed = Vec::new();
+        let mut start: u64 = 0;
+        for (place, (node, len_bytes)) in files.iter().enumerate() {
+            let mut refused = false;
+            let read = self.peek(cut, *node, &[(0, *len_bytes)], &mut |piece| {
+                sink(piece.moved_up(start)).inspect_err(|_| refused = true)
+            });
+            match read {
+                Ok(()) => {}
+                Err(error) if error.kind == ErrorKind::Node && !refused => failed.push((place, error)),
+                Err(error) => return Err(error),
+            }
+            start = start.saturating_add(*len_bytes);
+        }
+        Ok(failed)
+    }
 
     /// Which checksums of a file's leaves are best asked for. Nothing is read.
     ///

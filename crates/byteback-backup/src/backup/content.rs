@@ -85,11 +85,12 @@ impl FileChange {
     }
 }
 
-/// Reads the changed ranges and adds the file's records to the batch.
+/// Reads the changed ranges and adds the file's records to the batch. With the file comes its whole
+/// content, if that is at hand.
 pub(crate) fn send_file(
     tree: &dyn TreeService,
     cut: CutId,
-    file: FileChange,
+    (file, content): (FileChange, Option<&[u8]>),
     stream: &mut PartStream<'_, '_>,
     sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
@@ -98,7 +99,7 @@ pub(crate) fn send_file(
     // anything else meanwhile.
     stream.note_once()?;
     let node = file.node;
-    let outcome = read_and_send(tree, cut, file, stream, sums, monitor)?;
+    let outcome = read_and_send(tree, cut, (file, content), stream, sums, monitor)?;
     if let FileOutcome::Unreadable(_) = outcome {
         sums.give_up(node);
         stream.take_back()?;
@@ -109,7 +110,7 @@ pub(crate) fn send_file(
 fn read_and_send(
     tree: &dyn TreeService,
     cut: CutId,
-    file: FileChange,
+    (file, content): (FileChange, Option<&[u8]>),
     stream: &mut PartStream<'_, '_>,
     sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
@@ -129,7 +130,7 @@ fn read_and_send(
         let asked: Vec<(u64, u64)> = some.iter().map(|range| (range.start(), range.len_bytes())).collect();
         // An error of our own has to pass through the service; it waits here meanwhile.
         let mut own_error = None;
-        let read = tree.read(cut, node, &asked, &mut |piece| {
+        let mut take = |piece: Piece<'_>| {
             let taken = match &mut trimmer {
                 Some(trimmer) => trimmer.piece(piece, &mut sink),
                 None => sink.piece(piece),
@@ -139,7 +140,11 @@ fn read_and_send(
                 own_error = Some(error);
                 reported
             })
-        });
+        };
+        let read = match content {
+            Some(bytes) if asked == [(0, len_u64(bytes.len()))] => take(Piece::Data { offset: 0, bytes }),
+            _ => tree.read(cut, node, &asked, &mut take),
+        };
         if let Some(error) = own_error {
             return match error {
                 Failure::File(error) => Ok(FileOutcome::Unreadable(error)),

@@ -179,7 +179,7 @@ impl<'a> ContentSender<'a> {
             }
         }
         let whole = FileChange::whole(NO_NUMBER, id, attributes.clone());
-        let sent = send_file(content, NO_CUT, whole, stream, &mut sums, self.monitor)?;
+        let sent = send_file(content, NO_CUT, (whole, None), stream, &mut sums, self.monitor)?;
         Ok(match sent {
             FileOutcome::Sent(stats) => Ok(SentContent {
                 literal_bytes: stats.literal_bytes,

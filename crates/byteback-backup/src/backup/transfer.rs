@@ -28,7 +28,7 @@ use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, Former, Searches, former};
 use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
-use ahead::{Next, for_each_next};
+use ahead::{Next, ShortContents, for_each_next};
 use bases::Bases;
 use byteback_api::batch::DirectoryTimeRecord;
 use byteback_api::messages::DIGESTED_LEN_MAX;
@@ -118,6 +118,7 @@ pub(super) fn transfer(
                 _ => None,
             },
             bases: Bases::default(),
+            contents: ShortContents::default(),
             missing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
@@ -202,6 +203,8 @@ struct Transfer<'a, 'scope, 'env> {
     followed: Option<Followed<'a>>,
     /// Contents that the files which come next are compared with.
     bases: Bases,
+    /// Contents of files that come next.
+    contents: ShortContents,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Missing nodes from earlier backups that the cut has not reported yet. The log reports an
@@ -222,7 +225,10 @@ impl Transfer<'_, '_, '_> {
     fn run(mut self, counter: u64) -> Result<Sent> {
         let (tree, cut) = (self.job.tree, self.cut);
         for_each_next(tree, cut, |next| match next {
-            Next::Nodes(changes, attributes) => self.nodes(&changes, attributes),
+            Next::Nodes(changes, attributes, contents) => {
+                self.contents = contents;
+                self.nodes(&changes, attributes)
+            }
             Next::Names(changes) => changes.iter().try_for_each(|change| self.name(change)),
         })?;
         let gone = std::mem::take(&mut self.unseen);
@@ -419,7 +425,14 @@ impl Transfer<'_, '_, '_> {
             ..FileChange::of_ranges(change.node, id, attributes, ranges)
         };
         let (stream, sums) = (&mut self.stream, &mut self.sums);
-        match send_file(self.job.tree, self.cut.cut, file, stream, sums, self.job.monitor)? {
+        match send_file(
+            self.job.tree,
+            self.cut.cut,
+            (file, None),
+            stream,
+            sums,
+            self.job.monitor,
+        )? {
             FileOutcome::Sent(stats) => {
                 self.report.changed_bytes += changed_bytes;
                 self.report.literal_bytes += stats.literal_bytes;
@@ -564,7 +577,7 @@ impl Transfer<'_, '_, '_> {
                 send_file(
                     self.job.tree,
                     self.cut.cut,
-                    file,
+                    (file, self.contents.of(node)),
                     &mut self.stream,
                     &mut self.sums,
                     self.job.monitor,

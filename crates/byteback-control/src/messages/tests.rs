@@ -116,6 +116,13 @@ fn golden_requests_of_version_1() {
             },
             r#"{"read":{"cut":7,"node":2,"ranges":[[0,5]]}}"#,
         ),
+        (
+            Request::PeekMany {
+                cut,
+                files: vec![(NodeId(2), 5), (NodeId(3), 1)],
+            },
+            r#"{"peek_many":{"cut":7,"files":[[2,5],[3,1]]}}"#,
+        ),
         (Request::Path { cut, node: NodeId(2) }, r#"{"path":{"cut":7,"node":2}}"#),
         (
             Request::Names {

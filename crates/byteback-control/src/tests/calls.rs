@@ -50,6 +50,29 @@ fn read(tree: &dyn TreeService, cut: CutId, node: u64, ranges: &[(u64, u64)]) ->
     Ok(got)
 }
 
+/// Where data begins, with its first byte, and how long it is.
+type Stretches = Vec<(u64, u8, u64)>;
+
+fn peek_many(
+    tree: &dyn TreeService,
+    cut: CutId,
+    files: &[(NodeId, u64)],
+) -> Result<(Stretches, Vec<(usize, ServiceError)>)> {
+    let mut got = Stretches::new();
+    let unread = tree.peek_many(cut, files, &mut |piece| {
+        let Piece::Data { offset, bytes } = piece else {
+            return Ok(());
+        };
+        match got.last_mut() {
+            // How content is divided into pieces may differ.
+            Some((at, _, len)) if *at + *len == offset && offset > (1 << 40) + 4000 => *len += bytes.len() as u64,
+            _ => got.push((offset, bytes[0], bytes.len() as u64)),
+        }
+        Ok(())
+    })?;
+    Ok((got, unread))
+}
+
 /// The answers about leaves, one by one: the offset and the checksums, or the length of a stretch
 /// of zeros.
 type Leaves = Vec<(u64, Result<Vec<u8>, u64>)>;
@@ -124,6 +147,20 @@ fn every_call_answers_as_if_the_tree_were_here() {
             );
         }
     }
+    // Files end to end; of those that cannot be read, their places.
+    let files = [(2, 5), (99, 3), (5, (1 << 40) + 2000), (3, 1), (2, 3), (8, 5_000_000)];
+    let files = files.map(|(node, len_bytes)| (NodeId(node), len_bytes));
+    let together = peek_many(&far, cut, &files).unwrap();
+    assert_eq!(together, peek_many(near, cut, &files).unwrap());
+    let (pieces, unread) = together;
+    assert_eq!(unread.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [1]);
+    assert_eq!(pieces[..2], [(0, b'h', 5), (8, 7, 1000)], "{pieces:?}");
+    assert_eq!(
+        pieces.iter().map(|(_, _, len)| len).sum::<u64>(),
+        5 + 2000 + 3 + 5_000_000
+    );
+    let refused = far.peek_many(cut, &files, &mut |_| Err(ServiceError::new(ErrorKind::Node, "enough")));
+    assert_eq!(refused.unwrap_err().message, "enough");
     for node in [2, 3, 5, 8, 99] {
         assert_eq!(far.leaf_offer(cut, NodeId(node)), near.leaf_offer(cut, NodeId(node)));
         for with_crcs in [false, true] {

@@ -1,18 +1,22 @@
-//! The changes of a cut with their attributes, in order, looked up ahead of what is being sent.
+//! The changes of a cut with their attributes, in order, looked up ahead of what is being sent; and
+//! the contents of short files that are sent as a whole, many in one call ([`ShortContents`]).
 //!
-//! Looking up the attributes of small files takes about as long as reading them. In a cut of more
-//! changes than one call asks about, a thread does the former while another does the latter. It is
-//! at most two calls ahead; memory follows that. Smaller cuts need no thread, so that what runs in
+//! Looking up small files takes about as long as sending them. In a cut of more changes than one
+//! call asks about, a thread does the former while another does the latter. It is at most two calls
+//! ahead; memory follows that. Smaller cuts need no thread, so that what runs in
 //! virtual time stays in one order.
 //!
 //! A tree that is not held still is looked at before it is read, and a file that changes in between
 //! has to wait for the next backup. So nothing is looked up ahead of long contents
 //! ([`AHEAD_OF_BYTES_MAX`]).
 
+mod contents;
+
 use super::super::changes::{ATTRIBUTES_PER_CALL, for_each_page};
 use crate::error::{BackupError, Result};
 use byteback_control::{CutInfo, ErrorKind, NodeChange, ServiceError, TreeService};
 use byteback_model::{Attributes, NameChange, NodeId};
+pub(super) use contents::ShortContents;
 use std::sync::mpsc::{channel, sync_channel};
 
 /// Most bytes of files that are being sent while further ones are looked up.
@@ -20,15 +24,15 @@ const AHEAD_OF_BYTES_MAX: u64 = 64 << 20;
 
 /// A part of a cut's changes.
 pub(super) enum Next {
-    /// Changed nodes, and the attributes of each.
-    Nodes(Vec<NodeChange>, Vec<Result<Attributes, ServiceError>>),
+    /// Changed nodes, the attributes of each, and contents of some.
+    Nodes(Vec<NodeChange>, Vec<Result<Attributes, ServiceError>>, ShortContents),
     Names(Vec<NameChange<NodeId>>),
 }
 
 impl Next {
     /// Bytes of its files.
     fn len_bytes(&self) -> u64 {
-        let Self::Nodes(_, attributes) = self else { return 0 };
+        let Self::Nodes(_, attributes, _) = self else { return 0 };
         let files = attributes.iter().flatten();
         files.fold(0, |bytes: u64, file| bytes.saturating_add(file.size))
     }
@@ -82,7 +86,8 @@ fn look_up(tree: &dyn TreeService, cut: &CutInfo, act: &mut dyn FnMut(Next) -> R
                 let message = "the folder's daemon answered for the wrong number of files; restart it";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
             }
-            act(Next::Nodes(some.to_vec(), attributes))?;
+            let contents = ShortContents::read(tree, cut.cut, some, &attributes);
+            act(Next::Nodes(some.to_vec(), attributes, contents))?;
         }
         act(Next::Names(page.names))
     })

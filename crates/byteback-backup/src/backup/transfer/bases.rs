@@ -130,17 +130,18 @@ impl Transfer<'_, '_, '_> {
     /// Whether a short file equals the server's.
     pub(super) fn is_same_short(&mut self, node: NodeId, size_bytes: u64, there: &ShortFile) -> Result<bool> {
         let mut digest = ContentDigest::new(size_bytes);
-        // Peeked at, as it may be read again.
-        let read = self
-            .job
-            .tree
-            .peek(self.cut.cut, node, &[(0, size_bytes)], &mut |piece| {
-                match piece {
-                    Piece::Data { bytes, .. } => digest.push(bytes),
-                    Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
-                }
-                Ok(())
-            });
+        let mut take = |piece: Piece<'_>| {
+            match piece {
+                Piece::Data { bytes, .. } => digest.push(bytes),
+                Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
+            }
+            Ok(())
+        };
+        let read = match self.contents.of(node) {
+            Some(bytes) => take(Piece::Data { offset: 0, bytes }),
+            // Peeked at, as it may be read again.
+            None => self.job.tree.peek(self.cut.cut, node, &[(0, size_bytes)], &mut take),
+        };
         match read {
             Ok(()) => {
                 self.report.hashed_bytes += size_bytes;
