@@ -33,6 +33,7 @@ use crate::error::StoreError;
 use crate::model::Conflict;
 use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber};
 use crate::resolve::layer_rows;
+use crate::sheets::records_of;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
 use byteback_model::{
@@ -138,13 +139,13 @@ impl Store {
         let mut apply = Apply::new(&*catalog, folder, self.parts.limits.records_max);
         for id in parts {
             let mut ordinal = 0;
-            while let Some(blob) = catalog.staged_record(id, ordinal)? {
-                apply.record(StagedRecord::decode(&blob)?)?;
+            while let Some(sheet) = catalog.staged_sheet(id, ordinal)? {
+                records_of(&sheet).try_for_each(|record| apply.record(record?))?;
                 ordinal += 1;
             }
         }
-        for blob in &last.records {
-            apply.record(StagedRecord::decode(blob)?)?;
+        for sheet in last.records.as_slice() {
+            records_of(sheet).try_for_each(|record| apply.record(record?))?;
         }
         let row = apply.finish()?;
         catalog.delete_staged_parts(last.key)?;
@@ -383,8 +384,11 @@ impl<'a> Apply<'a> {
         if self.kinds.insert(node, change.attributes.kind).is_some() {
             return invalid(&format!("node {id} is described twice"));
         }
-        self.undescribed.remove(&node);
-        let previous = self.catalog.attributes(node, self.folder.seq)?;
+        // A node that the batch itself mentioned first has no attributes yet.
+        let previous = match self.undescribed.remove(&node) {
+            Some(_) => None,
+            None => self.catalog.attributes(node, self.folder.seq)?,
+        };
         let kind = change.attributes.kind;
         let size = change.attributes.size;
         let mut row = AttributeRow {
@@ -529,7 +533,10 @@ impl<'a> Apply<'a> {
         let row = pending.next_layer(delta)?;
         self.stored_bytes = self.stored_bytes.saturating_add(delta.stored_bytes);
         self.catalog.insert_layer(node, &row, &delta.pages, &delta.segments)?;
-        compact(self.catalog, node, row.last)?;
+        // Over a reset there is nothing to merge with.
+        if !row.resets {
+            compact(self.catalog, node, row.last)?;
+        }
         if pending.deltas_left == 0 {
             if pending.len != pending.size {
                 return invalid(&format!(

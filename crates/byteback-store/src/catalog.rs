@@ -327,8 +327,8 @@ pub trait CatalogRead: DeviceRead {
     ) -> Result<Vec<NodeNumber>, StoreError>;
     /// Staged parts of a batch, by part.
     fn staged_parts(&self, key: BatchKey) -> Result<Vec<StagedPartRow>, StoreError>;
-    /// The record number `ordinal` of a staged part.
-    fn staged_record(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError>;
+    /// The sheet of records number `ordinal` of a staged part.
+    fn staged_sheet(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError>;
     /// Highest segment number ever referred to.
     fn segment_id_max(&self) -> Result<SegmentNumber, StoreError>;
     /// The row of kept sums with this chunk number.
@@ -402,7 +402,7 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
         key: BatchKey,
         part: u32,
         noted: (i64, Option<&[u8; 32]>),
-        records: &[Vec<u8>],
+        sheets: &[Vec<u8>],
         segments: &[SegmentNumber],
     ) -> Result<(), StoreError>;
     /// Removes all staged parts of a batch.

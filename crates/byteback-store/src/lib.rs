@@ -42,6 +42,7 @@ pub mod read;
 mod resolve;
 pub mod search;
 pub mod segments;
+mod sheets;
 pub mod signature;
 pub mod stage;
 mod store;

@@ -32,6 +32,7 @@ use crate::error::StoreError;
 use crate::model::{Proof, ProofOf};
 use crate::numbers::{ChunkNumber, LayerNumber, NodeNumber, StagedPartRowNumber};
 use crate::resolve::{Resolver, Run, layer_rows};
+use crate::sheets::records_of;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
 use crate::sums::Purpose;
@@ -179,16 +180,18 @@ impl Store {
             let mut ordinal = 0;
             loop {
                 // A short transaction for each: `each` may take long.
-                let blob = self.catalog().read()?.staged_record(*part, ordinal)?;
-                let Some(blob) = blob else { break };
-                if each(StagedRecord::decode(&blob)?)?.is_break() {
-                    return Ok(());
+                let sheet = self.catalog().read()?.staged_sheet(*part, ordinal)?;
+                let Some(sheet) = sheet else { break };
+                for record in records_of(&sheet) {
+                    if each(record?)?.is_break() {
+                        return Ok(());
+                    }
                 }
                 ordinal += 1;
             }
         }
-        for blob in &last.records {
-            if each(StagedRecord::decode(blob)?)?.is_break() {
+        for record in last.records.as_slice().iter().flat_map(|sheet| records_of(sheet)) {
+            if each(record?)?.is_break() {
                 return Ok(());
             }
         }

@@ -17,6 +17,7 @@ use crate::layer::{Literal, PageBuilder};
 use crate::model::Proof;
 use crate::numbers::SegmentNumber;
 use crate::segments::{FRAME_HEADER_LEN, SegmentWriter};
+use crate::sheets::Sheets;
 use crate::store::{Store, StoreLimits, folder_row};
 use byteback_delta::{Block, DeltaReader};
 use byteback_model::{Attributes, DeviceId, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals, Xattr};
@@ -28,7 +29,7 @@ use std::io::Read;
 pub struct PartWriter {
     pub(crate) key: BatchKey,
     pub(crate) folder: String,
-    pub(crate) records: Vec<Vec<u8>>,
+    pub(crate) records: Sheets,
     /// Segments to which the catalog will refer.
     pub(crate) own_segments: BTreeSet<SegmentNumber>,
     pub(crate) segments: Box<dyn SegmentWriter>,
@@ -57,7 +58,7 @@ impl Store {
                 counter,
             },
             folder: folder.to_owned(),
-            records: Vec::new(),
+            records: Sheets::default(),
             own_segments: BTreeSet::new(),
             segments: self.parts.segments.writer(),
             proofs: 0,
@@ -92,7 +93,7 @@ impl Store {
         // A part of a batch that is already applied waits for nothing.
         if catalog.batch_by_key(part.key)?.is_none() {
             let noted = (now, part.digest.as_ref());
-            catalog.replace_staged_part(part.key, number, noted, &part.records, &segments)?;
+            catalog.replace_staged_part(part.key, number, noted, part.records.as_slice(), &segments)?;
             part.is_kept = true;
         }
         catalog.commit()?;
@@ -123,11 +124,11 @@ impl PartWriter {
     }
 
     fn push(&mut self, record: &StagedRecord) -> Result<(), StoreError> {
-        if crate::codec::usize_u64(self.records.len()) >= self.limits.records_max {
+        if self.records.records() >= self.limits.records_max {
             let message = format!("a batch has at most {} records", self.limits.records_max);
             return Err(StoreError::TooLarge(message));
         }
-        self.records.push(record.encode());
+        self.records.push(record);
         Ok(())
     }
 

@@ -171,8 +171,8 @@ impl FoldScope {
         }
     }
 
-    /// Lays this over `older`, which came before it; contents in both keep the older base, names the
-    /// older node.
+    /// Lays this over `older`, which came before it; contents in both keep the older base, names
+    /// the older node.
     pub(super) fn lay_over(&mut self, older: Self) {
         let newer = std::mem::replace(self, older);
         match (&mut *self, newer) {

@@ -8,6 +8,9 @@
 //! - `layer.pages` is the row whose pages and segment references a layer shares. Both belong to one
 //!   row of `layer` alone, which the engine refuses to remove while others share it, whatever
 //!   becomes of its node.
+//! - A short page that is a layer's only one is in `layer.page`, its offset in `layer.start`, and the
+//!   segment that is the only one in `layer.segment`: short files, most of all files, have no rows
+//!   of `layer_page` and `layer_segment`.
 //! - `folder.last_snapshot` is the highest number that a snapshot of the folder was ever given, so
 //!   that no number is given twice.
 //! - A modification time is `attribute.mtime_high` times 2^64 more than `attribute.mtime_ns`.
@@ -18,6 +21,9 @@ pub(super) const VERSION: i64 = 1;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
+
+/// Longest page that is in the row of its layer, in bytes.
+pub(super) const INLINE_PAGE_LEN_MAX: usize = 256;
 
 /// A time, from its two columns.
 pub(super) fn wide(low: i64, high: i64) -> i128 {
@@ -82,8 +88,10 @@ CREATE TABLE segment (id INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE layer (
   id INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL REFERENCES node(id), last INTEGER NOT NULL,
   first INTEGER NOT NULL, base_len INTEGER NOT NULL, new_len INTEGER NOT NULL, extents INTEGER NOT NULL,
-  resets INTEGER NOT NULL, barrier INTEGER NOT NULL, pages INTEGER REFERENCES layer(id), UNIQUE (node, last, first)
+  resets INTEGER NOT NULL, barrier INTEGER NOT NULL, pages INTEGER REFERENCES layer(id), segment INTEGER REFERENCES segment(id),
+  start INTEGER, page BLOB, UNIQUE (node, last, first)
 ) STRICT;
+CREATE INDEX layer_by_segment ON layer (segment) WHERE segment IS NOT NULL;
 CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
 CREATE TABLE layer_page (
   layer INTEGER NOT NULL REFERENCES layer(id), start INTEGER NOT NULL, extents BLOB NOT NULL, PRIMARY KEY (layer, start)
@@ -99,8 +107,8 @@ CREATE TABLE staged_part (
   created_ns INTEGER NOT NULL, UNIQUE (folder, device, counter, part)
 ) STRICT;
 CREATE INDEX staged_part_by_age ON staged_part (created_ns);
-CREATE TABLE staged_record (
-  part INTEGER NOT NULL REFERENCES staged_part(id) ON DELETE CASCADE, ordinal INTEGER NOT NULL, record BLOB NOT NULL,
+CREATE TABLE staged_sheet (
+  part INTEGER NOT NULL REFERENCES staged_part(id) ON DELETE CASCADE, ordinal INTEGER NOT NULL, records BLOB NOT NULL,
   PRIMARY KEY (part, ordinal)
 ) STRICT;
 CREATE TABLE staged_segment (

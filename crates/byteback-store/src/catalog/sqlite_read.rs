@@ -275,10 +275,27 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn page(&self, layer: LayerRowNumber, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError> {
+        let count = |page: Option<&[u8]>| {
+            let read = page.map_or(0, len_u64);
+            self.catalog.page_bytes_read.fetch_add(read, Ordering::Relaxed);
+        };
+        let query = "SELECT start, page FROM layer WHERE id = ?1 AND page IS NOT NULL";
+        let only = self.one("read a page", query, [layer], |row| {
+            Ok((unsigned(row, 0)?, row.get(1)?))
+        })?;
+        if let Some((start, page)) = only {
+            return match start <= offset {
+                true => {
+                    let page: Vec<u8> = page;
+                    count(Some(&page));
+                    Ok((Some(page), None))
+                }
+                false => Ok((None, Some(start))),
+            };
+        }
         let query = "SELECT extents FROM layer_page WHERE layer = ?1 AND start <= ?2 ORDER BY start DESC LIMIT 1";
         let page: Option<Vec<u8>> = self.one("read a page", query, (layer, sql(offset)), |row| row.get(0))?;
-        let read = page.as_deref().map_or(0, len_u64);
-        self.catalog.page_bytes_read.fetch_add(read, Ordering::Relaxed);
+        count(page.as_deref());
         let query = "SELECT start FROM layer_page WHERE layer = ?1 AND start > ?2 ORDER BY start LIMIT 1";
         let next = self.one("find a page", query, (layer, sql(offset)), |row| unsigned(row, 0))?;
         Ok((page, next))
@@ -337,9 +354,9 @@ impl CatalogRead for Transaction<'_> {
         })
     }
 
-    fn staged_record(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
-        let query = "SELECT record FROM staged_record WHERE part = ?1 AND ordinal = ?2";
-        self.one("read a staged record", query, (part, ordinal), |row| row.get(0))
+    fn staged_sheet(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
+        let query = "SELECT records FROM staged_sheet WHERE part = ?1 AND ordinal = ?2";
+        self.one("read staged records", query, (part, ordinal), |row| row.get(0))
     }
 
     fn segment_id_max(&self) -> Result<SegmentNumber, StoreError> {
@@ -393,10 +410,12 @@ impl CatalogRead for Transaction<'_> {
         limit: u32,
     ) -> Result<Vec<NodeNumber>, StoreError> {
         // A layer that shares the pages of a referring layer refers to the segment as well.
-        let query = "SELECT layer.node FROM layer_segment JOIN layer ON layer.id = layer_segment.layer \
-                       JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
-                     UNION SELECT layer.node FROM layer_segment JOIN layer ON layer.pages = layer_segment.layer \
-                       JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
+        let query = "WITH referring AS (SELECT layer AS id FROM layer_segment WHERE segment = ?2 \
+                       UNION ALL SELECT id FROM layer WHERE segment = ?2) \
+                     SELECT layer.node FROM referring JOIN layer ON layer.id = referring.id \
+                       JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
+                     UNION SELECT layer.node FROM referring JOIN layer ON layer.pages = referring.id \
+                       JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
                      ORDER BY 1 LIMIT ?3";
         self.all("list files of a segment", query, (folder, segment, limit), |row| {
             row.get(0)

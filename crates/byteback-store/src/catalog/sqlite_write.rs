@@ -42,6 +42,11 @@ impl Transaction<'_> {
         }
     }
 
+    fn count_page(&self, page: &[u8]) {
+        let written = &self.catalog.page_bytes_written;
+        written.fetch_add(len_u64(page), Ordering::Relaxed);
+    }
+
     /// Removes a file's chunks of kept sums from a number on. The kind is a code as it is stored,
     /// perhaps one that this program does not know.
     fn delete_sum_chunks(&self, node: NodeNumber, kind: u8, from_chunk: ChunkNumber) -> Result<(), StoreError> {
@@ -204,8 +209,16 @@ impl CatalogWrite for Transaction<'_> {
         pages: &[(u64, Vec<u8>)],
         segments: &[SegmentNumber],
     ) -> Result<LayerRowNumber, StoreError> {
-        let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier, pages) \
-                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+        let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier, pages, \
+                         segment, start, page) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+        let (only_segment, segments) = match segments {
+            [only] => (Some(*only), &[][..]),
+            segments => (None, segments),
+        };
+        let (only_page, pages) = match pages {
+            [(start, page)] if page.len() <= schema::INLINE_PAGE_LEN_MAX => (Some((*start, page)), &[][..]),
+            pages => (None, pages),
+        };
         let params = params![
             node,
             row.last,
@@ -215,15 +228,19 @@ impl CatalogWrite for Transaction<'_> {
             sql(row.extents),
             row.resets,
             row.barrier,
-            row.shared
+            row.shared,
+            only_segment,
+            only_page.map(|(start, _)| sql(start)),
+            only_page.map(|(_, page)| page.as_slice())
         ];
         let layer = self.insert("add a layer", statement, params).map(LayerRowNumber)?;
+        if let Some((_, page)) = only_page {
+            self.count_page(page);
+        }
         for (start, page) in pages {
             let statement = "INSERT INTO layer_page (layer, start, extents) VALUES (?1, ?2, ?3)";
             self.run("add a page", statement, (layer, sql(*start), page.as_slice()))?;
-            self.catalog
-                .page_bytes_written
-                .fetch_add(len_u64(page), Ordering::Relaxed);
+            self.count_page(page);
         }
         for segment in segments {
             let statement = "INSERT INTO layer_segment (layer, segment) VALUES (?1, ?2)";
@@ -237,7 +254,8 @@ impl CatalogWrite for Transaction<'_> {
     }
 
     fn layer_segments(&self, layer: LayerRowNumber) -> Result<Vec<SegmentNumber>, StoreError> {
-        let query = "SELECT segment FROM layer_segment WHERE layer = ?1";
+        let query = "SELECT segment FROM layer_segment WHERE layer = ?1 \
+                     UNION ALL SELECT segment FROM layer WHERE id = ?1 AND segment IS NOT NULL";
         self.all("list a layer's segments", query, [layer], |row| row.get(0))
     }
 
@@ -248,6 +266,7 @@ impl CatalogWrite for Transaction<'_> {
 
     fn forget_segment(&self, segment: SegmentNumber) -> Result<bool, StoreError> {
         let query = "SELECT EXISTS (SELECT 1 FROM layer_segment WHERE segment = ?1) \
+                     OR EXISTS (SELECT 1 FROM layer WHERE segment = ?1) \
                      OR EXISTS (SELECT 1 FROM staged_segment WHERE segment = ?1)";
         let is_referenced = self.one("search for references", query, [segment], |row| row.get(0))?;
         if is_referenced.unwrap_or(true) {
@@ -265,7 +284,7 @@ impl CatalogWrite for Transaction<'_> {
         key: BatchKey,
         part: u32,
         (created_ns, digest): (i64, Option<&[u8; 32]>),
-        records: &[Vec<u8>],
+        sheets: &[Vec<u8>],
         segments: &[SegmentNumber],
     ) -> Result<(), StoreError> {
         let whose = (key.folder, sql(key.device), key.counter.cast_signed(), part);
@@ -281,9 +300,9 @@ impl CatalogWrite for Transaction<'_> {
             let statement = "INSERT INTO staged_digest (part, digest) VALUES (?1, ?2)";
             self.run("stage a part", statement, (id, digest.as_slice()))?;
         }
-        for (ordinal, record) in (0u32..).zip(records) {
-            let statement = "INSERT INTO staged_record (part, ordinal, record) VALUES (?1, ?2, ?3)";
-            self.run("stage a record", statement, (id, ordinal, record.as_slice()))?;
+        for (ordinal, sheet) in (0u32..).zip(sheets) {
+            let statement = "INSERT INTO staged_sheet (part, ordinal, records) VALUES (?1, ?2, ?3)";
+            self.run("stage records", statement, (id, ordinal, sheet.as_slice()))?;
         }
         for segment in segments {
             let statement = "INSERT INTO staged_segment (part, segment) VALUES (?1, ?2)";

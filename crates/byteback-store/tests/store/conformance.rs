@@ -246,8 +246,8 @@ fn catalog_suite(catalog: &dyn Catalog) {
         .unwrap();
     let part = write.staged_parts(key).unwrap();
     assert_eq!((part.len(), part[0].created_ns), (1, 20));
-    assert_eq!(write.staged_record(part[0].id, 0).unwrap(), Some(vec![3]));
-    assert_eq!(write.staged_record(part[0].id, 1).unwrap(), None);
+    assert_eq!(write.staged_sheet(part[0].id, 0).unwrap(), Some(vec![3]));
+    assert_eq!(write.staged_sheet(part[0].id, 1).unwrap(), None);
     assert!(!write.forget_segment(seven).unwrap(), "a layer refers to it");
     assert!(!write.forget_segment(nine).unwrap(), "a staged part refers to it");
     assert_eq!(

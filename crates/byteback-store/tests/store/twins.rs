@@ -435,7 +435,7 @@ fn observe_folder(read: &dyn CatalogRead, folder: &FolderRow, seen: &mut Vec<Str
             };
             see!(read.batch_by_key(key), read.staged_parts(key));
             for part in read.staged_parts(key).unwrap() {
-                see!(read.staged_record(part.id, 0), read.staged_record(part.id, 1));
+                see!(read.staged_sheet(part.id, 0), read.staged_sheet(part.id, 1));
             }
         }
         see!(read.newest_batch(id, end / 2..=end, BatchCondition::OfDevice(device)));

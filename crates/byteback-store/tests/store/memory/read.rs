@@ -240,7 +240,7 @@ impl CatalogRead for Transaction<'_> {
         Ok(parts)
     }
 
-    fn staged_record(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
+    fn staged_sheet(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
         let rows = self.rows()?;
         Ok(rows
             .parts

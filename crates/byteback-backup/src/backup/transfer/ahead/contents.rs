@@ -19,7 +19,7 @@ const TOTAL_LEN_MAX: u64 = 4 << 20;
 /// Contents of short files, whole.
 #[derive(Debug, Default)]
 pub(in crate::backup) struct ShortContents {
-    /// One behind the other.
+    /// The contents end to end.
     bytes: Vec<u8>,
     places: HashMap<NodeId, Range<usize>>,
 }
