@@ -522,10 +522,10 @@ pub trait TreeService: Send + Sync {
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()>;
 
-    /// As [`peek`](TreeService::peek), of many files as a whole: each with its length at the cut, in
-    /// bytes. The pieces come as if the files lay end to end, in this order, and none is of two
-    /// files. A file that cannot be read is named by its place among `files`, with the reason;
-    /// the pieces that came of it count for nothing.
+    /// As [`peek`](TreeService::peek), of many files as a whole: each with its length at the cut,
+    /// in bytes. The pieces come as if the files lay end to end, in this order, and none is of
+    /// two files. A file that cannot be read is named by its place among `files`, with the
+    /// reason; the pieces that came of it count for nothing.
     ///
     /// # Errors
     /// For the whole cut. An error of `sink` is handed back.

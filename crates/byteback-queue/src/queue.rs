@@ -171,6 +171,8 @@ struct Relation {
 pub(crate) struct Fold {
     pub(crate) first: Position,
     pub(crate) enqueued_ns: u64,
+    /// When something was added to it last.
+    pub(crate) touched_ns: u64,
     pub(crate) scope: FoldScope,
 }
 
@@ -338,7 +340,7 @@ impl Queue {
         if let Event::Mark { epoch } = event {
             self.mark(*epoch);
         } else if self.fold.is_some() {
-            self.absorb(event);
+            self.absorb(event, now_ns);
         } else {
             match event {
                 Event::Name(operation) => self.name(operation, now_ns),

@@ -25,6 +25,7 @@ mod basis;
 mod directory_time;
 mod loss;
 mod staged;
+mod tree;
 
 use crate::catalog::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
 use crate::codec::{StagedDelta, StagedRecord, usize_u64};
@@ -49,9 +50,6 @@ pub(crate) use staged::staged_part_ids;
 
 /// Most places that one conflict reports.
 const CONFLICTS_MAX: usize = 8;
-
-/// Deepest directory that a batch may create.
-const DEPTH_MAX: usize = 100_000;
 
 /// State of a batch: applied, or its staged parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -682,25 +680,6 @@ impl<'a> Apply<'a> {
         Ok(row.attributes.kind)
     }
 
-    /// Reports a cycle of directories: either the batch contradicts itself, or it moved a directory
-    /// into one that others moved into it.
-    fn inside_itself(&self, child: NodeNumber, cycle: &HashSet<NodeNumber>, base_seq: Seq) -> Result<(), StoreError> {
-        let mut conflicts = Vec::new();
-        for node in cycle {
-            let parents = self.catalog.parents(*node, self.seq, 1)?;
-            let moved = parents.first().map_or(0, |name| name.from_seq);
-            if moved > base_seq && moved < self.seq && !self.basis.is_own(self.catalog, self.folder.id, moved)? {
-                conflicts.push(conflict(self.catalog, &self.folder, *node, moved)?);
-            }
-        }
-        if conflicts.is_empty() {
-            let id = self.catalog.file_id(child)?;
-            return invalid(&format!("directory {id} would be inside itself"));
-        }
-        conflicts.truncate(CONFLICTS_MAX);
-        Err(StoreError::Conflict { conflicts })
-    }
-
     fn check_loss(&self, root: NodeNumber, base_seq: Option<Seq>) -> Result<(), StoreError> {
         let Some(base_seq) = base_seq else { return Ok(()) };
         let mut loss = Loss {
@@ -724,39 +703,6 @@ impl<'a> Apply<'a> {
             return Ok(());
         }
         Err(StoreError::Conflict { conflicts })
-    }
-
-    /// Checks that linked directories have one name each and that none is its own ancestor. Only
-    /// linked directories can have gone wrong: a new cycle needs a new entry.
-    fn check_tree(&self, base_seq: Option<Seq>) -> Result<(), StoreError> {
-        let mut above_root: HashSet<NodeNumber> = HashSet::new();
-        for &child in &self.linked {
-            if self.kind_of(child)? != NodeKind::Directory {
-                continue;
-            }
-            if self.catalog.parents(child, self.seq, 2)?.len() > 1 {
-                let id = self.catalog.file_id(child)?;
-                return invalid(&format!("directory {id} has two names"));
-            }
-            let mut walked = HashSet::new();
-            let mut current = child;
-            while !above_root.contains(&current) {
-                if !walked.insert(current) {
-                    return self.inside_itself(child, &walked, base_seq.unwrap_or(self.seq));
-                }
-                if walked.len() > DEPTH_MAX {
-                    return Err(StoreError::TooLarge(format!(
-                        "directories are nested deeper than {DEPTH_MAX}"
-                    )));
-                }
-                match self.catalog.parents(current, self.seq, 1)?.first() {
-                    Some(entry) => current = entry.parent,
-                    None => break,
-                }
-            }
-            above_root.extend(walked);
-        }
-        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! The records of a piece of a batch, many to a row of the catalog: a row for each would be a search,
-//! an insertion, a reading and a removal for each name, file and delta of a first backup.
+//! The records of a piece of a batch, many to a row of the catalog: a row for each would be an
+//! insertion, a reading and a removal for each name, file and delta of a first backup.
 //!
 //! A *sheet* holds records in their order, each behind its length.
 

@@ -95,6 +95,7 @@ fn take_queue(mut bytes: &[u8], options: QueueOptions) -> Taken<Queue> {
     queue.fold = fold.map(|((first, enqueued_ns), scope)| Fold {
         first,
         enqueued_ns,
+        touched_ns: enqueued_ns,
         scope,
     });
     queue.marks = Wire::take(bytes)?;

@@ -12,6 +12,9 @@ use crate::ids::{GroupId, Position};
 use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, nodes_before};
 use byteback_model::NodeId;
 
+/// Delays for which a fold waits that is added to all the time.
+const FOLD_DELAYS_MAX: u64 = 4;
+
 impl Queue {
     /// Folds if more waits than allowed.
     pub(super) fn keep_within(&mut self, now_ns: u64) {
@@ -37,7 +40,7 @@ impl Queue {
     pub(super) fn fold_waiting(&mut self, now_ns: u64) {
         let first = self.first_waiting();
         self.fold_together(first);
-        let mut enqueued_ns = now_ns;
+        let (mut enqueued_ns, mut touched_ns) = (now_ns, 0);
         let mut scope = FoldScope::Items {
             contents: BTreeMap::new(),
             attributes: BTreeSet::new(),
@@ -52,6 +55,7 @@ impl Queue {
         for position in waiting {
             if let Some(node) = self.remove(position) {
                 enqueued_ns = enqueued_ns.min(node.enqueued_ns);
+                touched_ns = touched_ns.max(node.touched_ns);
                 scope.add(&node.change);
             }
         }
@@ -62,12 +66,14 @@ impl Queue {
             None => Fold {
                 first,
                 enqueued_ns,
+                touched_ns,
                 scope,
             },
             // The refused group comes before everything that was folded already.
             Some(mut fold) => {
                 fold.first = fold.first.min(first);
                 fold.enqueued_ns = fold.enqueued_ns.min(enqueued_ns);
+                fold.touched_ns = fold.touched_ns.max(touched_ns);
                 fold.scope.lay_over(scope);
                 is_too_much |= fold.scope.keep_within(self.options.fold_items_max);
                 fold
@@ -80,7 +86,7 @@ impl Queue {
     }
 
     /// Adds what happened to a fold.
-    pub(super) fn absorb(&mut self, event: &Event) {
+    pub(super) fn absorb(&mut self, event: &Event, now_ns: u64) {
         let version = match event {
             Event::Wrote { node, base, .. } => self
                 .latest_version(*node)
@@ -88,6 +94,9 @@ impl Queue {
             _ => None,
         };
         let Some(fold) = &mut self.fold else { return };
+        if !matches!(event, Event::Mark { .. }) {
+            fold.touched_ns = now_ns;
+        }
         match event {
             Event::Name(operation) => fold.scope.add(&Change::Name(operation.clone())),
             Event::Wrote { node, .. } => fold.scope.add_content(*node, version),
@@ -222,11 +231,25 @@ impl FoldScope {
 }
 
 impl Fold {
+    /// When it is cut: once nothing was added for the delay, so that a file that a program is about
+    /// to remove or to rename is not sent in between; but after some delays at the latest, as
+    /// others' changes wait for it, too.
+    pub(super) fn due_ns(&self, delay_ns: u64) -> u64 {
+        let latest_ns = self
+            .enqueued_ns
+            .saturating_add(delay_ns.saturating_mul(FOLD_DELAYS_MAX));
+        self.touched_ns
+            .max(self.enqueued_ns)
+            .saturating_add(delay_ns)
+            .min(latest_ns)
+    }
+
     /// A fold of all since the mark.
     pub(super) fn everything(first: Position, now_ns: u64) -> Self {
         Self {
             first,
             enqueued_ns: now_ns,
+            touched_ns: now_ns,
             scope: FoldScope::Everything,
         }
     }

@@ -68,7 +68,7 @@ impl Queue {
         }
         let idle = Poll::Idle { wake_ns: None };
         if let Some(fold) = &self.fold {
-            let due_ns = fold.enqueued_ns.saturating_add(self.options.delay_ns);
+            let due_ns = fold.due_ns(self.options.delay_ns);
             return match (self.groups.is_empty(), due_ns > now_ns) {
                 (false, _) => idle,
                 (true, true) => Poll::Idle { wake_ns: Some(due_ns) },
@@ -376,7 +376,7 @@ impl Queue {
             }
         }
         if let Some(fold) = &mut self.fold {
-            fold.enqueued_ns = now_ns;
+            (fold.enqueued_ns, fold.touched_ns) = (now_ns, now_ns);
         }
         self.end_relations();
         self.settle();
@@ -415,6 +415,7 @@ impl Queue {
         let fold = self.fold.get_or_insert(Fold {
             first,
             enqueued_ns: now_ns,
+            touched_ns: 0,
             scope: FoldScope::Items {
                 contents: Default::default(),
                 attributes: Default::default(),

@@ -535,6 +535,47 @@ fn past_its_bound_the_queue_folds_and_takes_in_what_follows() {
 }
 
 #[test]
+fn a_fold_waits_for_quiet_but_not_for_ever() {
+    let options = QueueOptions {
+        delay_ns: 3 * SECOND,
+        ..QueueOptions::default()
+    };
+    let mut queue = Queue::new(ClientId(7), options);
+    queue.event(&write(2, 0, 1), 0);
+    queue.fold(0);
+    // A program keeps a temporary file, which is not to be sent in between.
+    queue.event(&create("tmp", 3), 2 * SECOND);
+    assert_eq!(
+        queue.poll(3 * SECOND),
+        Poll::Idle {
+            wake_ns: Some(5 * SECOND)
+        }
+    );
+    queue.event(&unlink("tmp", 3), 4 * SECOND);
+    // A mark is no change.
+    queue.event(&Event::Mark { epoch: 1 }, 6 * SECOND);
+    assert_eq!(
+        queue.poll(6 * SECOND),
+        Poll::Idle {
+            wake_ns: Some(7 * SECOND)
+        }
+    );
+    for second in 7..20 {
+        queue.event(&write(2, 0, 1), second * SECOND - 1);
+        if second < 12 {
+            let wake_ns = Some((second * SECOND - 1 + 3 * SECOND).min(12 * SECOND));
+            assert_eq!(queue.poll(second * SECOND), Poll::Idle { wake_ns });
+        }
+    }
+    assert_eq!(queue.poll(12 * SECOND), Poll::Cut);
+    // Changes that were left alone before they were folded wait no longer.
+    let mut quiet = Queue::new(ClientId(7), options);
+    quiet.event(&write(2, 0, 1), 0);
+    quiet.fold(3 * SECOND);
+    assert_eq!(quiet.poll(3 * SECOND), Poll::Cut);
+}
+
+#[test]
 fn a_fold_knows_what_its_names_stood_for_before() {
     let mut queue = queue();
     feed(

@@ -8,8 +8,8 @@
 //! - `layer.pages` is the row whose pages and segment references a layer shares. Both belong to one
 //!   row of `layer` alone, which the engine refuses to remove while others share it, whatever
 //!   becomes of its node.
-//! - A short page that is a layer's only one is in `layer.page`, its offset in `layer.start`, and the
-//!   segment that is the only one in `layer.segment`: short files, most of all files, have no rows
+//! - A short page that is a layer's only one is in `layer.page`, its offset in `layer.start`; a
+//!   segment that is its only one in `layer.segment`. Short files, most of all files, have no rows
 //!   of `layer_page` and `layer_segment`.
 //! - `folder.last_snapshot` is the highest number that a snapshot of the folder was ever given, so
 //!   that no number is given twice.
