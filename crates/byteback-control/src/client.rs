@@ -258,6 +258,11 @@ impl TreeService for Client {
         }
     }
 
+    fn release(&self, cut: CutId, nodes: &[NodeId]) -> Result<()> {
+        let nodes = nodes.to_vec();
+        self.order(&Request::Release { cut, nodes })
+    }
+
     fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
         match self.call(&Request::LeafOffer { cut, node })? {
             Answer::LeafOffer(offer) => Ok(offer),

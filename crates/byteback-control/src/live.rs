@@ -170,8 +170,8 @@ pub enum LiveScope {
         /// Names, with the nodes that they stand for: the log need not report those that came and
         /// went since the mark.
         names: Vec<NameChange<NodeId>>,
-        /// The nodes that some of these names stood for before.
-        stood_for: BTreeMap<Place<NodeId>, NodeId>,
+        /// The nodes that these names stood for before, if for any.
+        stood_for: BTreeMap<Place<NodeId>, Option<NodeId>>,
         /// Directories whose time was moved by names that came and went, these or others.
         times: BTreeSet<NodeId>,
     },

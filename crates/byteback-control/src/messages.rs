@@ -60,6 +60,10 @@ pub(crate) enum Request {
         cut: CutId,
         files: Vec<(NodeId, u64)>,
     },
+    Release {
+        cut: CutId,
+        nodes: Vec<NodeId>,
+    },
     LeafOffer {
         cut: CutId,
         node: NodeId,

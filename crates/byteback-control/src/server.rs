@@ -424,6 +424,10 @@ fn answer(
         Request::PeekMany { cut, files } => {
             Answer::Unread(service.peek_many(cut, &files, &mut |piece| send(piece, output, asks_to_stop))?)
         }
+        Request::Release { cut, nodes } => {
+            service.release(cut, &nodes)?;
+            Answer::Done
+        }
         Request::LeafOffer { cut, node } => Answer::LeafOffer(service.leaf_offer(cut, node)?),
         Request::LeafSums { cut, node, leaves } => {
             let mut sink = |piece: LeafPiece<'_>| send_leaves(piece, leaves, output, asks_to_stop);

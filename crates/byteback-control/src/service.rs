@@ -552,6 +552,15 @@ pub trait TreeService: Send + Sync {
         Ok(failed)
     }
 
+    /// Ends the need for the contents of files that were peeked at: they need not stay as they were
+    /// at the cut any longer. A tree that must be able to tell them again does nothing.
+    ///
+    /// # Errors
+    /// For a cut that is not open or lost.
+    fn release(&self, _cut: CutId, _nodes: &[NodeId]) -> Result<()> {
+        Ok(())
+    }
+
     /// Which checksums of a file's leaves are best asked for. Nothing is read.
     ///
     /// # Errors

@@ -621,6 +621,17 @@ impl TreeService for Service {
         self.read_content(cut, node, ranges, false, sink)
     }
 
+    fn release(&self, cut: CutId, nodes: &[NodeId]) -> Result<()> {
+        let open = self.cut_of(cut)?;
+        let picture = open.picture()?;
+        for node in nodes {
+            picture
+                .release(*node)
+                .map_err(|error| self.node_failed(&open.cut, *node, &error))?;
+        }
+        Ok(())
+    }
+
     fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
         let open = self.cut_of(cut)?;
         self.offer_leaves(&open, node)

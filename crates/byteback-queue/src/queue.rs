@@ -23,12 +23,12 @@
 //! [`Queue::abandon`].
 //!
 //! **Deltas** (III-A). [`Queue::relate`] says which new content is worth comparing with which old
-//! one. When the group of the new one is due, [`Queue::poll`] answers [`Poll::Encode`]; the delta
+//! one. When the new one is due, [`Queue::poll`] answers [`Poll::Encode`]; the delta
 //! ([`Queue::encoded`]) takes the place of the writes. In the paper it is appended at the tail, and
 //! a backindex makes one transaction of all between. Here it stands where the last of these writes
 //! stood, because it makes the same content: then nothing is out of order. Only if its base was
-//! changed or removed in between, a span is needed. A file that is removed again is so never
-//! compared, and nothing is compared twice.
+//! changed or removed in between, a span is needed. A file that is removed again before it is due
+//! is never compared, and nothing is compared twice.
 //!
 //! **Bounds.** Past [`QueueOptions`]' bounds all that waits is *folded*: it becomes one node that
 //! says what is to be taken from the operation log, and takes in all that follows, in constant
@@ -254,6 +254,9 @@ pub struct Queue {
     timed: BTreeMap<NodeId, usize>,
     /// The size of the waiting nodes.
     waiting: Load,
+    /// Bytes of contents that were compared although others come first, since the last group: the
+    /// caller comes back to nothing else meanwhile.
+    compared_ahead_bytes: u64,
     /// Nodes that may have ceased to be read by the last call.
     freed: Vec<NodeId>,
     effects: Vec<Effect>,
@@ -298,6 +301,7 @@ impl Queue {
             parents: BTreeMap::new(),
             timed: BTreeMap::new(),
             waiting: Load::default(),
+            compared_ahead_bytes: 0,
             freed: Vec::new(),
             effects: Vec::new(),
             #[cfg(test)]

@@ -227,7 +227,8 @@ impl Transfer<'_, '_, '_> {
         for_each_next(tree, cut, |next| match next {
             Next::Nodes(changes, attributes, contents) => {
                 self.contents = contents;
-                self.nodes(&changes, attributes)
+                self.nodes(&changes, attributes)?;
+                self.release_contents()
             }
             Next::Names(changes) => changes.iter().try_for_each(|change| self.name(change)),
         })?;
@@ -308,6 +309,15 @@ impl Transfer<'_, '_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Lets programs overwrite what was read ahead: it is in the batch now.
+    fn release_contents(&mut self) -> Result<()> {
+        let read = std::mem::take(&mut self.contents).nodes();
+        match read.is_empty() {
+            true => Ok(()),
+            false => Ok(self.job.tree.release(self.cut.cut, &read)?),
+        }
     }
 
     /// Whether the server has a version of this node that changes can follow.

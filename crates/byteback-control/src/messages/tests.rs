@@ -123,6 +123,13 @@ fn golden_requests_of_version_1() {
             },
             r#"{"peek_many":{"cut":7,"files":[[2,5],[3,1]]}}"#,
         ),
+        (
+            Request::Release {
+                cut,
+                nodes: vec![NodeId(2)],
+            },
+            r#"{"release":{"cut":7,"nodes":[2]}}"#,
+        ),
         (Request::Path { cut, node: NodeId(2) }, r#"{"path":{"cut":7,"node":2}}"#),
         (
             Request::Names {

@@ -502,10 +502,7 @@ impl LiveService {
                 attributes: attributes.iter().copied().collect(),
                 times: times.iter().copied().collect(),
                 names: self.service.resolve_names(cut.cut, names.keys().map(name_of))?,
-                stood_for: names
-                    .iter()
-                    .filter_map(|(place, before)| Some((place.clone(), (*before)?)))
-                    .collect(),
+                stood_for: names.clone(),
             },
         };
         Ok(LiveFold {

@@ -116,6 +116,16 @@ impl Picture {
         self.read_ranges((node, &visit.state), &source, ranges, false, sink)
     }
 
+    /// Ends the need for the content of `node`, which its reader has by other calls.
+    ///
+    /// # Errors
+    /// [`PictureError::Lost`]; the node is not in the picture.
+    pub fn release(&self, node: NodeId) -> Result<(), PictureError> {
+        self.check()?;
+        self.visit(node)?.state.lock().done.insert(super::ALL);
+        Ok(())
+    }
+
     /// Whether the backing file holds what `node` held at the cut, because nothing of it has
     /// changed since. A fact found out about the backing file elsewhere is true of the cut if this
     /// is true *afterwards*: the picture hears of a change before it reaches the file.

@@ -186,6 +186,34 @@ fn files_that_were_read_take_no_memory_and_cost_no_copies() {
 }
 
 #[test]
+fn files_that_are_released_cost_no_copies() {
+    let rig = Rig::new(3);
+    let picture = rig.picture();
+    let peek = |file: usize| {
+        let mut bytes = Vec::new();
+        let all = ByteRange::new(0, 10);
+        let read = picture.peek(&rig.live, rig.nodes[file], all, &mut |content| {
+            if let Content::Data(_, read) = content {
+                bytes.extend_from_slice(read);
+            }
+            Ok(())
+        });
+        read.unwrap();
+        bytes
+    };
+    for file in 0..2 {
+        assert_eq!(peek(file), format!("old {file:06}").as_bytes());
+    }
+    picture.release(rig.nodes[0]).unwrap();
+    rig.write(0, 0, b"NEW");
+    assert_eq!(picture.kept_bytes(), 0, "what was released is not kept");
+    rig.write(1, 0, b"NEW");
+    assert_eq!(picture.kept_bytes(), 3);
+    assert_eq!(peek(1), b"old 000001");
+    assert_eq!(listed(&picture), 1);
+}
+
+#[test]
 fn picture_given_numbers_keeps_those_nodes_whole_and_no_others() {
     let rig = Rig::new(6);
     let picture = rig.picture();

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{GroupId, Position};
-use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, nodes_before};
+use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, QueueOptions, nodes_before};
 use byteback_model::NodeId;
 
 /// Delays for which a fold waits that is added to all the time.
-const FOLD_DELAYS_MAX: u64 = 4;
+const FOLD_DELAYS_MAX: u64 = 3;
 
 impl Queue {
     /// Folds if more waits than allowed.
@@ -234,14 +234,11 @@ impl Fold {
     /// When it is cut: once nothing was added for the delay, so that a file that a program is about
     /// to remove or to rename is not sent in between; but after some delays at the latest, as
     /// others' changes wait for it, too.
-    pub(super) fn due_ns(&self, delay_ns: u64) -> u64 {
-        let latest_ns = self
-            .enqueued_ns
-            .saturating_add(delay_ns.saturating_mul(FOLD_DELAYS_MAX));
-        self.touched_ns
-            .max(self.enqueued_ns)
-            .saturating_add(delay_ns)
-            .min(latest_ns)
+    pub(super) fn due_ns(&self, options: &QueueOptions) -> u64 {
+        let delay_ns = options.delay_ns;
+        let wait_max_ns = delay_ns.saturating_mul(FOLD_DELAYS_MAX).min(options.delay_max_ns);
+        let quiet_ns = self.touched_ns.max(self.enqueued_ns).saturating_add(delay_ns);
+        quiet_ns.min(self.enqueued_ns.saturating_add(wait_max_ns))
     }
 
     /// A fold of all since the mark.

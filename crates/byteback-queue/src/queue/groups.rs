@@ -68,7 +68,7 @@ impl Queue {
         }
         let idle = Poll::Idle { wake_ns: None };
         if let Some(fold) = &self.fold {
-            let due_ns = fold.due_ns(self.options.delay_ns);
+            let due_ns = fold.due_ns(&self.options);
             return match (self.groups.is_empty(), due_ns > now_ns) {
                 (false, _) => idle,
                 (true, true) => Poll::Idle { wake_ns: Some(due_ns) },
@@ -88,7 +88,7 @@ impl Queue {
         if due_ns > now_ns {
             return Poll::Idle { wake_ns: Some(due_ns) };
         }
-        if let Some(wait) = self.comparison_before(first, up_to) {
+        if let Some(wait) = self.comparison_before(first, up_to, true) {
             return wait;
         }
         match self.with_what_is_due(first, up_to, now_ns) {
@@ -97,9 +97,9 @@ impl Queue {
         }
     }
 
-    /// The step before these nodes can be sent, if a content among them is worth comparing or is
-    /// being compared.
-    fn comparison_before(&mut self, first: Position, up_to: Position) -> Option<Poll> {
+    /// The step before these nodes can be sent, if a content among them is worth comparing, which
+    /// is begun if it may be, or is being compared.
+    fn comparison_before(&mut self, first: Position, up_to: Position, may_begin: bool) -> Option<Poll> {
         let contents = self
             .nodes
             .range(first..=up_to)
@@ -108,12 +108,12 @@ impl Queue {
         for file in files {
             match self.relations.get(&file).map(|relation| relation.order.is_some()) {
                 None => {}
-                Some(true) => return Some(Poll::Idle { wake_ns: None }),
-                Some(false) => {
+                Some(false) if may_begin => {
                     if let Some(order) = self.order(file) {
                         return Some(Poll::Encode(order));
                     }
                 }
+                Some(_) => return Some(Poll::Idle { wake_ns: None }),
             }
         }
         None
@@ -135,9 +135,13 @@ impl Queue {
             if load.nodes > self.options.group_nodes_max || load.bytes > self.options.group_bytes_max {
                 break;
             }
-            match self.comparison_before(next, end) {
+            let may_compare = self.compared_ahead_bytes < self.options.group_bytes_max;
+            match self.comparison_before(next, end, may_compare) {
                 None => up_to = end,
-                Some(Poll::Encode(order)) => return Due::Compared(order),
+                Some(Poll::Encode(order)) => {
+                    self.compared_ahead_bytes = self.compared_ahead_bytes.saturating_add(more.bytes);
+                    return Due::Compared(order);
+                }
                 Some(_) => break,
             }
         }
@@ -199,6 +203,7 @@ impl Queue {
         // Nodes taken out before the first one belong to the group, too: no mark in between is
         // reached before it is applied.
         let first = self.first_waiting();
+        self.compared_ahead_bytes = 0;
         self.frozen = up_to;
         self.spans.forget_to(up_to);
         self.last_group += 1;

@@ -562,12 +562,12 @@ fn a_fold_waits_for_quiet_but_not_for_ever() {
     );
     for second in 7..20 {
         queue.event(&write(2, 0, 1), second * SECOND - 1);
-        if second < 12 {
-            let wake_ns = Some((second * SECOND - 1 + 3 * SECOND).min(12 * SECOND));
+        if second < 9 {
+            let wake_ns = Some((second * SECOND - 1 + 3 * SECOND).min(9 * SECOND));
             assert_eq!(queue.poll(second * SECOND), Poll::Idle { wake_ns });
         }
     }
-    assert_eq!(queue.poll(12 * SECOND), Poll::Cut);
+    assert_eq!(queue.poll(9 * SECOND), Poll::Cut);
     // Changes that were left alone before they were folded wait no longer.
     let mut quiet = Queue::new(ClientId(7), options);
     quiet.event(&write(2, 0, 1), 0);

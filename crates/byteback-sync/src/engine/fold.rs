@@ -122,6 +122,9 @@ impl Unsent {
     }
 }
 
+/// Names of a node that are looked up, for what they stood for before: others have many thousands.
+const NAMES_LOOKED_UP_MAX: usize = 4;
+
 /// Number of nodes in one request.
 const NODES_PER_CALL: usize = 512;
 
@@ -462,15 +465,20 @@ impl TreeService for FoldedTree<'_> {
         };
         // The log tells of its mark; names may have changed in groups since then.
         for (node, names) in nodes.iter().zip(&mut reported) {
-            let mut before = names.names.iter().filter_map(|(parent, name)| {
-                let place = Place {
-                    parent: *parent,
-                    name: name.clone(),
-                };
-                stood_for.get(&place).filter(|before| *before != node)
-            });
-            let before = before.next().copied();
-            names.stood_for = before.or(names.stood_for);
+            let mut before = names
+                .names
+                .iter()
+                .take(NAMES_LOOKED_UP_MAX)
+                .filter_map(|(parent, name)| {
+                    let place = Place {
+                        parent: *parent,
+                        name: name.clone(),
+                    };
+                    stood_for.get(&place)
+                });
+            if let Some(before) = before.next() {
+                names.stood_for = before.filter(|before| before != node);
+            }
         }
         Ok(reported)
     }

@@ -153,7 +153,7 @@ pub(super) enum ReportedAs {
 
 impl Engine {
     /// Whether anything is, or may be, ignored.
-    fn may_ignore(&self) -> bool {
+    pub(super) fn may_ignore(&self) -> bool {
         let ignoring = &self.ignoring;
         !ignoring.sources.is_empty()
             || !ignoring.ignored.is_nothing()

@@ -16,6 +16,9 @@ use byteback_backup::BackupError;
 pub(super) const TWICE: &str =
     "the server knows another group by this number: the records here were put back to an older state";
 
+/// Bytes that take about as long to be sent over a usual link as a node to be looked at.
+const BYTES_PER_WALKED_NODE: u64 = 32;
+
 /// Groups on their way, beyond what the tree knows of them.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
@@ -29,18 +32,6 @@ impl Sending {
     /// Forgets the group that was sent last: groups get other names at the server.
     pub(super) const fn start_over(&mut self) {
         self.attempted = None;
-    }
-}
-
-/// Bytes of a content that the server may have elsewhere, as far as is known here.
-fn new_bytes_of(content: &LiveContent) -> u64 {
-    match &content.source {
-        LiveSource::Ranges(ranges) => ranges
-            .iter()
-            .fold(0, |sum, (_, len_bytes)| sum.saturating_add(*len_bytes)),
-        // Of a file that is written again in place, not all old bytes were at hand.
-        LiveSource::Delta { base, len_bytes, .. } if *base == content.node => *len_bytes,
-        LiveSource::Delta { .. } => 0,
     }
 }
 
@@ -74,7 +65,12 @@ impl Engine {
         let removes = names.iter().any(removes);
         let is_held = self.is_held(group)?;
         let is_due = matches!(sifted, Ok(Sifted::Fold));
-        if self.is_left_out_over()? || removes || is_held || is_due || self.is_worth_a_cut(group) {
+        let is_worth_a_cut = match (&sifted, &group.fold) {
+            (Ok(Sifted::Whole), None) => self.is_worth_a_cut(group)?,
+            (Ok(Sifted::Part(part)), _) => self.is_worth_a_cut(part)?,
+            _ => false,
+        };
+        if self.is_left_out_over()? || removes || is_held || is_due || is_worth_a_cut {
             // Left-out names come first: what is sent may have taken one of them. A removed name of
             // these stood for another node than the server has by that name, so the removal is left
             // to a fold, which leaves out such names.
@@ -111,13 +107,35 @@ impl Engine {
     /// Whether a group has so much new content that it is taken from a cut: there it is examined,
     /// so that moved and repeated content is found, and copies that programs made are sent as
     /// copies. A delta of two files was made from both contents as a whole, and is sent as it is.
-    fn is_worth_a_cut(&self, group: &LiveGroup) -> bool {
-        // A group that was sent before is sent again as it was.
-        let is_first = self.sending.attempted != Some(group.id);
-        let is_plain = group.fold.is_none() && !group.is_conflict;
+    fn is_worth_a_cut(&self, group: &LiveGroup) -> Result<bool, EngineError> {
         let contents = group.contents.iter().filter(|content| !content.is_gone);
-        let new_bytes = contents.fold(0, |sum: u64, content| sum.saturating_add(new_bytes_of(content)));
-        is_plain && is_first && new_bytes >= self.parts.examined_from_bytes
+        let new_bytes = contents.fold(0, |sum: u64, content| sum.saturating_add(self.new_bytes_of(content)));
+        // A group that was perhaps sent before is sent again, so that its first answer counts.
+        let may_be_known =
+            self.sending.attempted == Some(group.id) || self.parts.live.unanswered_before().contains(&group.id);
+        if group.is_conflict || may_be_known || new_bytes < self.parts.examined_from_bytes {
+            return Ok(false);
+        }
+        if !self.may_ignore() {
+            return Ok(true);
+        }
+        // Where something may be ignored, a cut is a walk of the whole tree.
+        let walk_bytes = self.parts.tree.status()?.nodes.saturating_mul(BYTES_PER_WALKED_NODE);
+        Ok(new_bytes >= self.parts.examined_from_bytes.saturating_add(walk_bytes))
+    }
+
+    /// Bytes of a content that the server may have elsewhere, as far as is known here.
+    fn new_bytes_of(&self, content: &LiveContent) -> u64 {
+        match &content.source {
+            LiveSource::Ranges(ranges) => ranges
+                .iter()
+                .fold(0, |sum, (_, len_bytes)| sum.saturating_add(*len_bytes)),
+            // Of a file that is written again in place, not all old bytes were at hand.
+            LiveSource::Delta { base, len_bytes, .. } if *base == content.node => *len_bytes,
+            // It could not be sent in a group.
+            LiveSource::Delta { len_bytes, .. } if *len_bytes > self.parts.part_len_bytes as u64 => *len_bytes,
+            LiveSource::Delta { .. } => 0,
+        }
     }
 
     fn upload(&self, group: &LiveGroup) -> Result<Sent, BackupError> {

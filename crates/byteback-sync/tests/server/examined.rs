@@ -72,11 +72,15 @@ impl Synced {
         let before = stored();
         change();
         self.settle(what);
-        assert_server_has(&self.rig, &self.rig.folder, &self.place.tree(), what);
         stored() - before
     }
 
     fn end(self) {
+        assert_server_has(&self.rig, &self.rig.folder, &self.place.tree(), "at the end");
+        self.stop();
+    }
+
+    fn stop(self) {
         stop(self.sending);
         self.mounted.end();
     }
@@ -136,6 +140,33 @@ fn saves_by_rename_are_compared_with_the_save_before() {
         assert!(stored < 16 * 1024, "save {save} stores {stored} bytes");
     }
     synced.end();
+}
+
+#[test]
+fn ignored_content_of_any_length_leads_to_no_cut() {
+    let synced = Synced::begun(197, Duration::from_millis(50));
+    let tree = synced.place.tree();
+    let mut random = SplitMix64::new(198);
+    synced.stored_by("the rules", || {
+        fs::write(tree.join(".bytebackignore"), "build/\n").unwrap();
+        fs::write(tree.join("kept"), random.bytes(2 << 20)).unwrap();
+        fs::create_dir(tree.join("build")).unwrap();
+    });
+    let epoch = || synced.mounted.tree.status().unwrap().epoch;
+    let before = epoch();
+    for number in 0..3 {
+        let stored = synced.stored_by("ignored files", || {
+            fs::write(tree.join(format!("build/{number}")), random.bytes(300_000)).unwrap();
+        });
+        assert_eq!((stored, epoch()), (0, before), "file {number}");
+    }
+    // Beside them, content that the server has is found still.
+    let stored = synced.stored_by("content that is there", || {
+        fs::write(tree.join("build/more"), random.bytes(300_000)).unwrap();
+        fs::copy(tree.join("kept"), tree.join("copy")).unwrap();
+    });
+    assert!(stored < 16 * 1024, "{stored} bytes are stored for a copy");
+    synced.stop();
 }
 
 #[test]

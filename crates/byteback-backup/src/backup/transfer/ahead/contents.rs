@@ -1,8 +1,8 @@
 //! Contents of short files, read many at a time: a call to the folder's daemon for each would take
 //! longer than what it answers.
 //!
-//! Only files of which everything is sent or compared are read here, so nothing is read in vain.
-//! They stay as they were at the cut, so that whatever is not found here can still be read: a file
+//! Only files of which everything is sent or compared are read here. They stay as they were at the
+//! cut until their records are made, so that whatever is not found here can still be read: a file
 //! with holes, one that changed since it was looked at, and all of them if the call fails.
 
 use byteback_control::{ContentChange, CutId, NodeChange, Piece, ServiceError, TreeService};
@@ -76,6 +76,11 @@ impl ShortContents {
             places: whole.map(|(((node, _), place), _)| (*node, place)).collect(),
             bytes,
         })
+    }
+
+    /// The files that were read.
+    pub(in crate::backup) fn nodes(&self) -> Vec<NodeId> {
+        self.places.keys().copied().collect()
     }
 
     /// The whole content of a file, if it was read.
