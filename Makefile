@@ -7,7 +7,7 @@ SHELL := /bin/bash
 # Tests mount file systems and start servers: more of them at a time than this only makes them wait for each other.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
 
-.PHONY: help demo quick test test-systems check dependencies
+.PHONY: help demo quick test test-long test-systems check dependencies
 
 help: ## Lists these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -27,6 +27,13 @@ test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the bui
 	else \
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
+
+# The usual numbers of 'make test' are for its quarter of an hour.
+test-long: dependencies ## Runs the tests of random lives, kills and power cuts for longer than 'make test' does (about an hour on 2 cores; BYTEBACK_LIVES and BYTEBACK_ROUNDS say how long).
+	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-300} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
+	env --default-signal=INT,QUIT cargo test -p byteback-sync --test simulation -- --test-threads=$(TEST_THREADS)
+	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-6} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
+	env --default-signal=INT,QUIT cargo test -p byteback --test together --test crash --test power --test cut -- --test-threads=$(TEST_THREADS)
 
 test-systems: dependencies ## Runs the tests that need other programs, which are large or take minutes to install (Borg 2, MinIO, SeaweedFS, HDFS, zfs-fuse, MooseFS, Ceph, QEMU with a kernel).
 	@BYTEBACK_BORG2=$$(scripts/borg2) cargo test -p byteback --test commands -- --ignored borg_2

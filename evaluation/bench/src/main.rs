@@ -66,6 +66,8 @@ enum Suite {
     Image,
     /// Back up a folder in use fifty times; compare with restic.
     History,
+    /// Back up and restore many small files; compare with restic.
+    SmallFiles,
     /// Measure what a save costs on the wire, however a program saves; compare with rsync and
     /// xdelta3.
     Saves(suites::saves::SavesArguments),
@@ -132,6 +134,10 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         Suite::History => {
             interrupt::install()?;
             suites::history::run(options)?
+        }
+        Suite::SmallFiles => {
+            interrupt::install()?;
+            suites::small_files::run(options)?
         }
         Suite::Demo => {
             interrupt::install()?;

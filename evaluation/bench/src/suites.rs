@@ -7,4 +7,5 @@ pub(crate) mod history;
 pub(crate) mod image;
 pub(crate) mod saves;
 pub(crate) mod skysync;
+pub(crate) mod small_files;
 pub(crate) mod solfs;

@@ -43,9 +43,9 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Lives in each run of the tests.
-const LIVES_OF_ONE: u64 = 100;
-const LIVES_OF_SEVERAL: u64 = 100;
+/// Lives in each run of the tests; `make test-long` tries more.
+const LIVES_OF_ONE: u64 = 40;
+const LIVES_OF_SEVERAL: u64 = 40;
 const LIVES_OF_CHANGES: u64 = 60;
 
 /// The seeds to be tried.
