@@ -520,15 +520,15 @@ impl Transfer<'_, '_, '_> {
         )
     }
 
-    /// The link as measured in this backup or the last one, and the load of the machine.
+    /// The link as measured in this backup or the last one, within its limit, and the load of the
+    /// machine.
     fn conditions(&self) -> Conditions {
         let unknown = Conditions::default();
         let server = self.job.server;
+        let link = server.link_bytes_per_s().or(self.link_bytes_per_s);
+        let limit = server.bytes_per_second_max().unwrap_or(u64::MAX);
         Conditions {
-            link_bytes_per_s: server
-                .link_bytes_per_s()
-                .or(self.link_bytes_per_s)
-                .unwrap_or(unknown.link_bytes_per_s),
+            link_bytes_per_s: link.unwrap_or(unknown.link_bytes_per_s).min(limit),
             round_trip_ns: server.round_trip_ns().unwrap_or(unknown.round_trip_ns),
             processor_share: self.job.options.processor_share,
         }

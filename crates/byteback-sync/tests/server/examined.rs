@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Over a faster link, bytes may cost less than a search for them.
-const LINK_BYTES_PER_S: u64 = 2_000_000;
+const LINK_BYTES_PER_S: u64 = 500_000;
 
 const DISK_IMAGE_LEN_BYTES: usize = 1 << 20;
 
@@ -149,7 +149,7 @@ fn ignored_content_of_any_length_leads_to_no_cut() {
     let mut random = SplitMix64::new(198);
     synced.stored_by("the rules", || {
         fs::write(tree.join(".bytebackignore"), "build/\n").unwrap();
-        fs::write(tree.join("kept"), random.bytes(2 << 20)).unwrap();
+        fs::write(tree.join("kept"), random.bytes(1 << 20)).unwrap();
         fs::create_dir(tree.join("build")).unwrap();
     });
     let epoch = || synced.mounted.tree.status().unwrap().epoch;
