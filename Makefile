@@ -29,7 +29,7 @@ test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the bui
 	fi
 
 # The usual numbers of 'make test' are for its quarter of an hour.
-test-long: dependencies ## Runs the tests of random lives, kills and power cuts for longer than 'make test' does (about an hour on 2 cores; BYTEBACK_LIVES and BYTEBACK_ROUNDS say how long).
+test-long: dependencies ## Runs the tests of random lives, kills and power cuts much longer than 'make test' does (BYTEBACK_LIVES and BYTEBACK_ROUNDS say how long).
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-300} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
 	env --default-signal=INT,QUIT cargo test -p byteback-sync --test simulation -- --test-threads=$(TEST_THREADS)
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-6} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
