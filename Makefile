@@ -19,7 +19,7 @@ quick: dependencies ## Checks what a change needs before a commit: format, tidy 
 	@scripts/quick
 
 # Shells start what runs in the background with SIGINT ignored, and commands that are tested would keep it so.
-test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the build).
+test: dependencies ## Runs all tests (up to half an hour on 2 cores, after the build).
 	@started=$$SECONDS; \
 	runner=CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER; \
 	if env --default-signal=INT,QUIT "$$runner=scripts/run-test-program" cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \
@@ -28,7 +28,6 @@ test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the bui
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
 
-# The usual numbers of 'make test' are for its quarter of an hour.
 test-long: dependencies ## Runs the tests of random lives, kills and power cuts much longer than 'make test' does (BYTEBACK_LIVES and BYTEBACK_ROUNDS say how long).
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-300} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
 	env --default-signal=INT,QUIT cargo test -p byteback-sync --test simulation -- --test-threads=$(TEST_THREADS)

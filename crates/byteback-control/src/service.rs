@@ -553,7 +553,8 @@ pub trait TreeService: Send + Sync {
     }
 
     /// Ends the need for the contents of files that were peeked at: they need not stay as they were
-    /// at the cut any longer. A tree that must be able to tell them again does nothing.
+    /// at the cut any longer. Files that are not in the cut are passed over. A tree that must be
+    /// able to tell the contents again does nothing.
     ///
     /// # Errors
     /// For a cut that is not open or lost.

@@ -625,9 +625,11 @@ impl TreeService for Service {
         let open = self.cut_of(cut)?;
         let picture = open.picture()?;
         for node in nodes {
-            picture
-                .release(*node)
-                .map_err(|error| self.node_failed(&open.cut, *node, &error))?;
+            match picture.release(*node) {
+                // Nothing of it is needed.
+                Ok(()) | Err(PictureError::Node { .. }) => {}
+                Err(error) => return Err(self.node_failed(&open.cut, *node, &error)),
+            }
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 //!
 //! Looking up small files takes about as long as sending them. In a cut of more changes than one
 //! call asks about, a thread does the former while another does the latter. It is at most two calls
-//! ahead; memory follows that. Smaller cuts need no thread, so that what runs in
-//! virtual time stays in one order.
+//! ahead; memory follows that. Smaller cuts need no thread, so that what runs in virtual time stays
+//! in one order.
 //!
 //! A tree that is not held still is looked at before it is read, and a file that changes in between
 //! has to wait for the next backup. So nothing is looked up ahead of long contents
