@@ -313,6 +313,11 @@ impl Life {
         machine.join_as(joined.token, joined.device_id);
     }
 
+    /// The server's newest batch, asked of its store: loops ask for it thousands of times.
+    pub(crate) fn head(&self) -> u64 {
+        self.server.store().folder(self.folder.as_str()).unwrap().seq
+    }
+
     /// Ends all faults.
     fn settle(&mut self) -> Result<(), String> {
         self.world.note("nothing fails any more");
@@ -327,7 +332,7 @@ impl Life {
         }
         let until_ns = self.world.now_ns() + SETTLED_WITHIN_NS;
         loop {
-            let head = self.reading.folder(&self.folder).unwrap().seq;
+            let head = self.head();
             let is_settled = |machine: &Machine| machine.is_settled(head);
             if self.machines.iter().all(is_settled) && !self.has_removed_rules() {
                 return Ok(());
@@ -376,7 +381,7 @@ impl Life {
                 return Err(format!("{}: {wrong}", machine.name()));
             }
         }
-        let head = self.reading.folder(&self.folder).unwrap().seq;
+        let head = self.head();
         let mut reader = Reader::new(&self.reading, &self.folder);
         let mut followers = vec![Follower::default(); self.machines.len()];
         let mut held = BTreeSet::new();

@@ -49,6 +49,8 @@ struct Task {
     is_killed: bool,
     /// Its machine sleeps until then.
     asleep_until_ns: u64,
+    /// Wakes its thread, and no other: dozens of them wait while each of thousands of turns is taken.
+    turn: Arc<Condvar>,
 }
 
 struct State {
@@ -77,7 +79,8 @@ thread_local! {
 /// Virtual time and the tasks in it: see the module.
 pub(crate) struct World {
     state: Mutex<State>,
-    turned: Condvar,
+    /// A turn was given back.
+    given_back: Condvar,
 }
 
 /// Gives the turn back when a task ends, in whatever way.
@@ -89,7 +92,7 @@ impl Drop for Turn<'_> {
         state.tasks.remove(&self.1);
         state.running = None;
         drop(state);
-        self.0.turned.notify_all();
+        self.0.given_back.notify_all();
     }
 }
 
@@ -114,7 +117,7 @@ impl World {
                 is_reported: std::env::var_os("BYTEBACK_SIMULATION_TRACE").is_some(),
                 failed: None,
             }),
-            turned: Condvar::new(),
+            given_back: Condvar::new(),
         })
     }
 
@@ -167,20 +170,22 @@ impl World {
         let id = state.next;
         state.next += 1;
         let jitter = state.random.below(JITTER_NS);
+        let turn = Arc::new(Condvar::new());
         let task = Task {
             name: name.to_owned(),
             at_ns: state.now_ns + jitter,
             hears: News::None,
             is_killed: false,
             asleep_until_ns: 0,
+            turn: Arc::clone(&turn),
         };
         state.tasks.insert(id, task);
         let world = Arc::clone(self);
         let thread = std::thread::spawn(move || {
             ROLE.set(Role::Task(id));
-            let turn = Turn(&world, id);
+            let held = Turn(&world, id);
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                world.wait_for_turn(id, world.lock());
+                world.wait_for_turn(id, &turn, world.lock());
                 work();
             }));
             if let Err(panic) = ended
@@ -188,15 +193,15 @@ impl World {
             {
                 world.lock().failed.get_or_insert(panic);
             }
-            drop(turn);
+            drop(held);
         });
         state.threads.insert(id, thread);
         id
     }
 
-    fn wait_for_turn(&self, id: u64, mut state: MutexGuard<'_, State>) {
+    fn wait_for_turn(&self, id: u64, turn: &Condvar, mut state: MutexGuard<'_, State>) {
         while state.running != Some(id) {
-            state = self.turned.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = turn.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let is_killed = state.tasks.get(&id).is_some_and(|task| task.is_killed);
         drop(state);
@@ -221,12 +226,12 @@ impl World {
                 let mut state = self.lock();
                 let jitter = state.random.below(JITTER_NS);
                 let at_ns = state.now_ns.saturating_add(time_ns).saturating_add(jitter);
-                if let Some(task) = state.tasks.get_mut(&id) {
-                    (task.at_ns, task.hears) = (at_ns.max(task.asleep_until_ns), hears);
-                }
+                let task = state.tasks.get_mut(&id).expect("a task that runs is there");
+                (task.at_ns, task.hears) = (at_ns.max(task.asleep_until_ns), hears);
+                let turn = Arc::clone(&task.turn);
                 state.running = None;
-                self.turned.notify_all();
-                self.wait_for_turn(id, state);
+                self.given_back.notify_all();
+                self.wait_for_turn(id, &turn, state);
             }
         }
     }
@@ -273,10 +278,12 @@ impl World {
     /// Lets a task run until it waits again.
     fn turn(&self, id: u64, mut state: MutexGuard<'_, State>) {
         state.running = Some(id);
-        self.turned.notify_all();
+        if let Some(task) = state.tasks.get(&id) {
+            task.turn.notify_one();
+        }
         while state.running == Some(id) {
             let (again, timeout) = self
-                .turned
+                .given_back
                 .wait_timeout(state, TURN_MAX)
                 .unwrap_or_else(PoisonError::into_inner);
             state = again;

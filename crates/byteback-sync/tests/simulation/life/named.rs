@@ -60,16 +60,14 @@ impl Life {
         self.machines[at].after();
     }
 
-    pub(super) fn head(&self) -> u64 {
-        self.reading.folder(&self.folder).unwrap().seq
-    }
-
     pub(super) fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let until_ns = self.world.now_ns() + SETTLED_WITHIN_NS;
         while !is_so(self) {
             let now_ns = self.world.now_ns();
-            let status: Vec<String> = self.machines.iter().map(super::Machine::status).collect();
-            assert!(now_ns < until_ns, "{what}: {status:#?}");
+            if now_ns >= until_ns {
+                let status: Vec<String> = self.machines.iter().map(super::Machine::status).collect();
+                panic!("{what}: {status:#?}");
+            }
             self.world.run_until(now_ns + 10_000_000);
         }
     }
