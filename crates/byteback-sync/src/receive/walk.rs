@@ -27,7 +27,7 @@ use crate::incoming::plan::{
     Blocked, ContentFrom, Identity, Others, Outcome, Plan, Step, is_name_on_its_way, name_on_its_way,
 };
 use crate::patches::{Committed, Patches};
-use byteback_backup::{Event, check_cancelled};
+use byteback_backup::{Event, check_cancelled, with_causes};
 use byteback_model::Origin;
 
 type Result<T> = std::result::Result<T, ReceiveError>;
@@ -627,7 +627,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             }
             Err(error) if overtaken_in(&error).is_some() => Err(Stop::Overtaken),
             Err(error) => {
-                let message = format!("cannot write node {}: {error}", opened.node);
+                let message = format!("cannot write node {}: {}", opened.node, with_causes(&error));
                 Err(ServiceError::new(ErrorKind::Node, message).into())
             }
         }
