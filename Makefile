@@ -28,9 +28,10 @@ test: dependencies ## Runs all tests (up to half an hour on 2 cores, after the b
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
 
-test-long: dependencies ## Runs the tests of random lives, kills and power cuts much longer than 'make test' does (BYTEBACK_LIVES and BYTEBACK_ROUNDS say how long).
+test-long: dependencies ## Runs the tests of random lives, kills and power cuts much longer than 'make test' does (BYTEBACK_LIVES, BYTEBACK_ROUNDS and BYTEBACK_BACKUPS say how long).
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-300} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
 	env --default-signal=INT,QUIT cargo test -p byteback-sync --test simulation -- --test-threads=$(TEST_THREADS)
+	@BYTEBACK_BACKUPS=$${BYTEBACK_BACKUPS:-8760} cargo test -p byteback-store --test store a_year_of_backups
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-6} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
 	env --default-signal=INT,QUIT cargo test -p byteback --test together --test crash --test power --test cut -- --test-threads=$(TEST_THREADS)
 

@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// Longest body of a call that takes JSON, in bytes.
 const JSON_LEN_MAX: u64 = 64 * 1024;
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) long_searches: Arc<Semaphore>,
     /// Search lists that are arriving and not at work yet.
     pub(crate) lists: Arc<Semaphore>,
+    /// A batch was applied, which may have scattered contents over more frames.
+    pub(crate) batch_applied: Notify,
 }
 
 /// A request with everything that its call needs.

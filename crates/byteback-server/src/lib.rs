@@ -43,6 +43,7 @@ mod server;
 mod signature;
 mod subscriptions;
 mod tls;
+mod upkeep;
 mod upload;
 
 pub use config::ServerConfig;

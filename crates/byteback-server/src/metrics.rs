@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) batches_repeated: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
     pub(crate) searched_bytes: AtomicU64,
+    pub(crate) defragmented_bytes: AtomicU64,
     /// Requests per route, and per class of status (1xx to 5xx).
     requests: Vec<[AtomicU64; 5]>,
     other_requests: AtomicU64,
@@ -48,6 +49,7 @@ impl Metrics {
             batches_repeated: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
             searched_bytes: AtomicU64::new(0),
+            defragmented_bytes: AtomicU64::new(0),
             requests: Route::ALL.iter().map(|_| Default::default()).collect(),
             other_requests: AtomicU64::new(0),
             unauthorized: AtomicU64::new(0),
@@ -189,6 +191,12 @@ impl Metrics {
                 "counter",
                 "Bytes of literal frames that batches added.",
                 load(&self.stored_bytes),
+            ),
+            (
+                "defragmented_bytes_total",
+                "counter",
+                "Bytes of frames written again to keep together what is read of scattered contents.",
+                load(&self.defragmented_bytes),
             ),
             (
                 "searched_bytes_total",

@@ -4,7 +4,7 @@
 //! listener closes, idle connections close, requests at work finish or are cut off after
 //! [`ServerConfig::shutdown_timeout`]. Requests that are cut off were not acknowledged.
 //!
-//! In the background, expired parts and unreferenced segments are collected periodically.
+//! In the background, the store is kept in order ([`upkeep`]).
 
 use crate::call::Shared;
 use crate::config::ServerConfig;
@@ -16,6 +16,7 @@ use crate::listener::CountingListener;
 use crate::metrics::Metrics;
 use crate::presence;
 use crate::subscriptions::Subscriptions;
+use crate::upkeep;
 use axum::Router;
 use axum::extract::Request;
 use axum::extract::connect_info::Connected;
@@ -30,7 +31,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 /// Errors of starting and stopping a server.
 #[derive(Debug, thiserror::Error)]
@@ -222,8 +223,10 @@ where
         stopping: heard_stopping,
         long_searches,
         lists,
+        batch_applied: Notify::new(),
     });
-    let collector = tokio::spawn(collect(Arc::clone(&shared)));
+    let collector = tokio::spawn(upkeep::collect(Arc::clone(&shared)));
+    let defragmenter = tokio::spawn(upkeep::defragment(Arc::clone(&shared)));
     let watcher = tokio::spawn(presence::watch(Arc::clone(&shared.presence), shared.store.clone()));
     let (stopping, mut deadline) = oneshot::channel();
     let service = router(shared).into_make_service_with_connect_info::<Peer>();
@@ -243,20 +246,9 @@ where
         () = cut_off => Ok(()),
     };
     collector.abort();
+    defragmenter.abort();
     watcher.abort();
     result
-}
-
-async fn collect(shared: Arc<Shared>) {
-    loop {
-        tokio::time::sleep(shared.config.collect_interval).await;
-        let store = shared.store.clone();
-        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.collect()).await {
-            shared
-                .config
-                .report(&format!("cannot collect unreferenced data: {error}"));
-        }
-    }
 }
 
 /// The router, built from the one table, and the guide.

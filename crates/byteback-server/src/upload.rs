@@ -87,6 +87,7 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
     } else {
         metrics.batches_applied.fetch_add(1, Ordering::Relaxed);
         metrics.stored_bytes.fetch_add(applied.stored_bytes, Ordering::Relaxed);
+        call.shared.batch_applied.notify_one();
     }
     json(&applied)
 }

@@ -30,6 +30,7 @@ mod tree;
 use crate::catalog::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
 use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
+use crate::defragment::note_layer;
 use crate::error::StoreError;
 use crate::model::Conflict;
 use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber};
@@ -528,9 +529,11 @@ impl<'a> Apply<'a> {
         let Some(pending) = self.pending.get_mut(&node) else {
             return invalid(&format!("a delta of file {file} was not announced by its node record"));
         };
+        let len_before = pending.len;
         let row = pending.next_layer(delta)?;
         self.stored_bytes = self.stored_bytes.saturating_add(delta.stored_bytes);
         self.catalog.insert_layer(node, &row, &delta.pages, &delta.segments)?;
+        note_layer(self.catalog, node, len_before, &row, delta.stored_bytes)?;
         // Over a reset there is nothing to merge with.
         if !row.resets {
             compact(self.catalog, node, row.last)?;

@@ -204,6 +204,18 @@ pub struct SumsRow {
     pub last_chunk: Option<ChunkNumber>,
 }
 
+/// How scattered over frames a file's newest contents are; see `defragment`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FragmentationRow {
+    /// Stored bytes that reading these contents takes beyond their length, at most. Negative where
+    /// compression or holes save more than dead bytes cost.
+    pub waste_bytes: i64,
+    /// Stored bytes of the file's literals that have not paid for bytes written again.
+    pub credit_bytes: u64,
+    /// Whether the file waits for its frames to be counted.
+    pub is_due: bool,
+}
+
 /// The identity of a batch: its folder, device and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BatchKey {
@@ -340,6 +352,11 @@ pub trait CatalogRead: DeviceRead {
     fn sums_len(&self) -> Result<u64, StoreError>;
     /// Frames that were noted as damaged, as segment and offset.
     fn noted_damage(&self, limit: u32) -> Result<Vec<(SegmentNumber, u64)>, StoreError>;
+    /// A file's fragmentation, if it was noted.
+    fn fragmentation(&self, node: NodeNumber) -> Result<Option<FragmentationRow>, StoreError>;
+    /// The file with the lowest number after `after` whose fragmentation is due, and its folder's
+    /// name.
+    fn next_fragmented(&self, after: NodeNumber) -> Result<Option<(NodeNumber, String)>, StoreError>;
     /// Nodes of a folder that have a layer which refers to a segment, by number.
     fn nodes_of_segment(
         &self,
@@ -386,6 +403,18 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
         pages: &[(u64, Vec<u8>)],
         segments: &[SegmentNumber],
     ) -> Result<LayerRowNumber, StoreError>;
+    /// Gives a layer that takes nothing from its base other pages of the same contents, and the
+    /// segments that they refer to. Layers that share its pages share the new ones; a layer that
+    /// shared those of another has its own from now on.
+    fn replace_pages(
+        &self,
+        layer: LayerRowNumber,
+        extents: u64,
+        pages: &[(u64, Vec<u8>)],
+        segments: &[SegmentNumber],
+    ) -> Result<(), StoreError>;
+    /// Notes a file's fragmentation.
+    fn put_fragmentation(&self, node: NodeNumber, row: &FragmentationRow) -> Result<(), StoreError>;
     /// Marks a layer as not to be merged with older ones.
     fn set_barrier(&self, layer: LayerRowNumber) -> Result<(), StoreError>;
     /// The segments that the pages of a layer ([`LayerRow::pages`]) refer to.

@@ -22,7 +22,7 @@
 
 use crate::catalog::{CatalogWrite, LayerRow};
 use crate::error::StoreError;
-use crate::layer::PageBuilder;
+use crate::layer::{Literal, PageBuilder};
 use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
 use crate::resolve::Resolver;
 use byteback_delta::Source;
@@ -86,6 +86,20 @@ fn group_to_merge(
     Ok(group)
 }
 
+/// Adds a piece of composed rows, the oldest of which was laid over `base_len_bytes`, to their pages.
+pub(crate) fn push_composed(builder: &mut PageBuilder, base_len_bytes: u64, range: ByteRange, source: Source<Literal>) {
+    match source {
+        Source::Copy { base_offset } if base_offset == range.start() => {}
+        // A gap past the base's end means zeros anyway.
+        Source::Zero => {
+            if let Some(in_base) = ByteRange::new(range.start(), range.end().min(base_len_bytes)) {
+                builder.push(in_base, source);
+            }
+        }
+        _ => builder.push(range, source),
+    }
+}
+
 /// Merges adjacent runs; returns false when the merge was given up.
 fn merge(catalog: &dyn CatalogWrite, node: NodeNumber, group: &[LayerRow]) -> Result<bool, StoreError> {
     let (Some(newest), Some(oldest)) = (group.first(), group.last()) else {
@@ -105,16 +119,7 @@ fn merge(catalog: &dyn CatalogWrite, node: NodeNumber, group: &[LayerRow]) -> Re
             catalog.set_barrier(newest.id)?;
             return Ok(false);
         }
-        match source {
-            Source::Copy { base_offset } if base_offset == range.start() => {}
-            // A gap past the base's end means zeros anyway.
-            Source::Zero => {
-                if let Some(in_base) = ByteRange::new(range.start(), range.end().min(oldest.base_len)) {
-                    builder.push(in_base, source);
-                }
-            }
-            _ => builder.push(range, source),
-        }
+        push_composed(&mut builder, oldest.base_len, range, source);
     }
     builder.finish();
     let mut segments = BTreeSet::new();

@@ -9,7 +9,8 @@
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`,
 //! `compact` extents laid over each other; [`stage`] the parts of a batch as they arrive; `apply`
 //! the rules of a batch; [`read`], [`versions`], [`content`], [`many`], [`verify`] reading;
-//! [`damage`] finding and repairing damaged frames; [`signature`], [`search`] help for finding
+//! [`damage`] finding and repairing damaged frames; [`defragment`] keeping what is read often
+//! together; [`signature`], [`search`] help for finding
 //! changes, with the checksums kept in [`sums`]; [`token`], [`devices`] access; `collect` garbage
 //! collection.
 //!
@@ -26,6 +27,7 @@ pub mod collect;
 mod compact;
 pub mod content;
 pub mod damage;
+pub mod defragment;
 pub mod devices;
 pub mod directories;
 mod error;

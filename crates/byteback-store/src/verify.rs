@@ -8,10 +8,13 @@
 //! frames are noted (`damage`), and the walk continues.
 //!
 //! Memory: the directories on the way, one number per file that was seen (a file with several names
-//! is checked once), two numbers per frame, and [`HELD_LEN_MAX`].
+//! is checked once), two numbers per frame, and [`HELD_LEN_MAX`]. Frames of [`SHORT_LEN_MAX`], of
+//! which defragmented files have very many, are remembered only while their neighbours are checked:
+//! their pieces lie side by side, and one that is elsewhere is read again.
 
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};
+use crate::defragment::SHORT_LEN_MAX;
 use crate::error::StoreError;
 use crate::numbers::{LayerNumber, NodeNumber, SegmentNumber};
 use crate::paths::path_of;
@@ -23,7 +26,7 @@ use crate::sums::audit::Audit;
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
 use byteback_model::{FileId, NodeKind, Seq};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::ControlFlow;
 
 /// Entries that one query fetches.
@@ -34,6 +37,9 @@ const PIECES_PER_PROGRESS: u64 = 4096;
 
 /// Most ranges that are reported of one damaged file.
 const RANGES_TOLD_MAX: usize = 1000;
+
+/// Short frames that are remembered.
+const SHORT_FRAMES_MAX: usize = 16;
 
 /// Decoded frames that are held for later places of the same file, in bytes.
 const HELD_LEN_MAX: usize = 128 << 20;
@@ -181,7 +187,9 @@ impl Store {
         if audit.is_some() {
             let mut resolver = Resolver::to_bottom(rows.clone(), ByteRange::new(0, length));
             while let Some((_, source)) = resolver.next_piece(&*self.catalog().read()?)? {
-                if let Source::Literal(literal) = source {
+                if let Source::Literal(literal) = source
+                    && !is_short(&literal.frame)
+                {
                     *held.uses.entry(literal.frame).or_default() += 1;
                 }
             }
@@ -252,6 +260,10 @@ struct Lost {
     bytes: u64,
 }
 
+fn is_short(frame: &FrameRef) -> bool {
+    u64::from(frame.raw_len) <= SHORT_LEN_MAX
+}
+
 /// Frames that were checked.
 struct Frames<'a> {
     store: &'a Store,
@@ -259,6 +271,8 @@ struct Frames<'a> {
     /// The other fields of each reference, by segment and offset: of two references to one place
     /// that differ, at least one is wrong.
     checked: HashMap<(SegmentNumber, u64), (u32, u32, u8)>,
+    /// The short frames that were checked last.
+    short: VecDeque<FrameRef>,
     damaged: HashMap<FrameRef, String>,
     /// Damaged frames that are not noted in the catalog yet.
     to_note: BTreeSet<FrameRef>,
@@ -270,6 +284,7 @@ impl<'a> Frames<'a> {
             store,
             cache: FrameCache::new()?,
             checked: HashMap::new(),
+            short: VecDeque::new(),
             damaged: HashMap::new(),
             to_note: BTreeSet::new(),
         })
@@ -278,7 +293,11 @@ impl<'a> Frames<'a> {
     /// Reads a frame unless it was read before.
     fn check(&mut self, frame: &FrameRef, totals: &mut VerifyTotals) -> Result<(), StoreError> {
         let place = (frame.segment, frame.offset);
-        if self.checked.get(&place) == Some(&(frame.stored_len, frame.raw_len, frame.codec)) {
+        let is_checked = match is_short(frame) {
+            true => self.short.contains(frame),
+            false => self.checked.get(&place) == Some(&(frame.stored_len, frame.raw_len, frame.codec)),
+        };
+        if is_checked {
             return Ok(());
         }
         self.read(frame, totals).map(|_| ())
@@ -296,6 +315,11 @@ impl<'a> Frames<'a> {
         totals.frames += 1;
         totals.bytes = totals.bytes.saturating_add(u64::from(frame.stored_len));
         match self.cache.decode_uncached(&*self.store.parts.segments, frame) {
+            Ok(raw) if is_short(frame) => {
+                self.short.truncate(SHORT_FRAMES_MAX - 1);
+                self.short.push_front(*frame);
+                Ok(raw)
+            }
             Ok(raw) => {
                 let place = (frame.segment, frame.offset);
                 self.checked
@@ -324,6 +348,8 @@ struct Held {
     uses: HashMap<FrameRef, u32>,
     frames: HashMap<FrameRef, Vec<u8>>,
     len: usize,
+    /// The short frames that were used last.
+    short: VecDeque<(FrameRef, Vec<u8>)>,
 }
 
 impl Held {
@@ -333,6 +359,10 @@ impl Held {
         frame: &FrameRef,
         totals: &mut VerifyTotals,
     ) -> Result<Vec<u8>, StoreError> {
+        let short = self.short.iter().position(|(known, _)| known == frame);
+        if let Some((_, raw)) = short.and_then(|index| self.short.remove(index)) {
+            return Ok(raw);
+        }
         match self.frames.remove(frame) {
             Some(raw) => {
                 self.len = self.len.saturating_sub(raw.len());
@@ -343,6 +373,11 @@ impl Held {
     }
 
     fn give_back(&mut self, frame: FrameRef, raw: Vec<u8>) {
+        if is_short(&frame) {
+            self.short.truncate(SHORT_FRAMES_MAX - 1);
+            self.short.push_front((frame, raw));
+            return;
+        }
         let left = self.uses.entry(frame).or_default();
         *left = left.saturating_sub(1);
         // Without room for it, it is read again.

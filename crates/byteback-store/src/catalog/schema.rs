@@ -14,6 +14,7 @@
 //! - `folder.last_snapshot` is the highest number that a snapshot of the folder was ever given, so
 //!   that no number is given twice.
 //! - A modification time is `attribute.mtime_high` times 2^64 more than `attribute.mtime_ns`.
+//! - `fragmentation` is a bound of `crate::defragment`; a file without a row has none yet.
 //! - `sums`, `sum_chunk` (`crate::sums`) and `damage` (`crate::damage`) hold only what can be made
 //!   again; a staged part without a row of `staged_digest` is sent again.
 
@@ -101,6 +102,11 @@ CREATE TABLE layer_segment (
   PRIMARY KEY (layer, segment)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX layer_segment_by_segment ON layer_segment (segment);
+CREATE TABLE fragmentation (
+  node INTEGER PRIMARY KEY REFERENCES node(id), waste_bytes INTEGER NOT NULL, credit_bytes INTEGER NOT NULL,
+  is_due INTEGER NOT NULL
+) STRICT;
+CREATE INDEX fragmentation_due ON fragmentation (node) WHERE is_due;
 CREATE TABLE staged_part (
   id INTEGER PRIMARY KEY AUTOINCREMENT, folder INTEGER NOT NULL REFERENCES folder(id),
   device INTEGER NOT NULL REFERENCES device(id), counter INTEGER NOT NULL, part INTEGER NOT NULL,

@@ -3,8 +3,8 @@
 use super::sqlite::Transaction;
 use super::sqlite_numbers::{sql, unsigned};
 use super::{
-    AttributeRow, BatchCondition, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow,
-    SumsRow, schema,
+    AttributeRow, BatchCondition, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, FragmentationRow, LayerRow,
+    OPEN, StagedPartRow, SumsRow, schema,
 };
 use crate::codec::{decode_rare_attributes, decode_tags, kind_of_number, len_u64};
 use crate::error::StoreError;
@@ -400,6 +400,25 @@ impl CatalogRead for Transaction<'_> {
         let query = "SELECT segment, place FROM damage ORDER BY segment, place LIMIT ?1";
         self.all("list damage", query, [limit], |row| {
             Ok((row.get(0)?, unsigned(row, 1)?))
+        })
+    }
+
+    fn fragmentation(&self, node: NodeNumber) -> Result<Option<FragmentationRow>, StoreError> {
+        let query = "SELECT waste_bytes, credit_bytes, is_due FROM fragmentation WHERE node = ?1";
+        self.one("find a file's fragmentation", query, [node], |row| {
+            Ok(FragmentationRow {
+                waste_bytes: row.get(0)?,
+                credit_bytes: unsigned(row, 1)?,
+                is_due: row.get(2)?,
+            })
+        })
+    }
+
+    fn next_fragmented(&self, after: NodeNumber) -> Result<Option<(NodeNumber, String)>, StoreError> {
+        let query = "SELECT f.node, folder.name FROM fragmentation AS f JOIN node ON node.id = f.node \
+                     JOIN folder ON folder.id = node.folder WHERE f.is_due AND f.node > ?1 ORDER BY f.node LIMIT 1";
+        self.one("find a fragmented file", query, [after], |row| {
+            Ok((row.get(0)?, row.get(1)?))
         })
     }
 

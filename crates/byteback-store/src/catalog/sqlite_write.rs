@@ -2,7 +2,9 @@
 
 use super::sqlite::Transaction;
 use super::sqlite_numbers::{sql, unsigned};
-use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN, schema};
+use super::{
+    AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, FragmentationRow, LayerRow, OPEN, schema,
+};
 use crate::codec::{encode_rare_attributes, encode_tags, len_u64, number_of_kind};
 use crate::error::StoreError;
 use crate::numbers::{
@@ -47,6 +49,25 @@ impl Transaction<'_> {
         written.fetch_add(len_u64(page), Ordering::Relaxed);
     }
 
+    /// Adds the pages and segments of a layer that are not in its own row.
+    fn insert_pages(
+        &self,
+        layer: LayerRowNumber,
+        pages: &[(u64, Vec<u8>)],
+        segments: &[SegmentNumber],
+    ) -> Result<(), StoreError> {
+        for (start, page) in pages {
+            let statement = "INSERT INTO layer_page (layer, start, extents) VALUES (?1, ?2, ?3)";
+            self.run("add a page", statement, (layer, sql(*start), page.as_slice()))?;
+            self.count_page(page);
+        }
+        for segment in segments {
+            let statement = "INSERT INTO layer_segment (layer, segment) VALUES (?1, ?2)";
+            self.run("refer to a segment", statement, (layer, segment))?;
+        }
+        Ok(())
+    }
+
     /// Removes a file's chunks of kept sums from a number on. The kind is a code as it is stored,
     /// perhaps one that this program does not know.
     fn delete_sum_chunks(&self, node: NodeNumber, kind: u8, from_chunk: ChunkNumber) -> Result<(), StoreError> {
@@ -60,6 +81,22 @@ impl Transaction<'_> {
         self.run("count kept checksums", statement, key)?;
         let statement = "DELETE FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk >= ?3";
         self.run("remove kept checksums", statement, key).map(|_| ())
+    }
+}
+
+/// A layer's only segment, which is in its row; the others are in rows of their own.
+fn only_segment(segments: &[SegmentNumber]) -> (Option<SegmentNumber>, &[SegmentNumber]) {
+    match segments {
+        [only] => (Some(*only), &[]),
+        segments => (None, segments),
+    }
+}
+
+/// A layer's only page, if it is short: then it is in its row; the others are in rows of their own.
+fn only_page(pages: &[(u64, Vec<u8>)]) -> (Option<&(u64, Vec<u8>)>, &[(u64, Vec<u8>)]) {
+    match pages {
+        [only] if only.1.len() <= schema::INLINE_PAGE_LEN_MAX => (Some(only), &[]),
+        pages => (None, pages),
     }
 }
 
@@ -211,14 +248,8 @@ impl CatalogWrite for Transaction<'_> {
     ) -> Result<LayerRowNumber, StoreError> {
         let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier, pages, \
                          segment, start, page) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
-        let (only_segment, segments) = match segments {
-            [only] => (Some(*only), &[][..]),
-            segments => (None, segments),
-        };
-        let (only_page, pages) = match pages {
-            [(start, page)] if page.len() <= schema::INLINE_PAGE_LEN_MAX => (Some((*start, page)), &[][..]),
-            pages => (None, pages),
-        };
+        let (only_segment, segments) = only_segment(segments);
+        let (only_page, pages) = only_page(pages);
         let params = params![
             node,
             row.last,
@@ -230,23 +261,50 @@ impl CatalogWrite for Transaction<'_> {
             row.barrier,
             row.shared,
             only_segment,
-            only_page.map(|(start, _)| sql(start)),
+            only_page.map(|(start, _)| sql(*start)),
             only_page.map(|(_, page)| page.as_slice())
         ];
         let layer = self.insert("add a layer", statement, params).map(LayerRowNumber)?;
         if let Some((_, page)) = only_page {
             self.count_page(page);
         }
-        for (start, page) in pages {
-            let statement = "INSERT INTO layer_page (layer, start, extents) VALUES (?1, ?2, ?3)";
-            self.run("add a page", statement, (layer, sql(*start), page.as_slice()))?;
+        self.insert_pages(layer, pages, segments)?;
+        Ok(layer)
+    }
+
+    fn replace_pages(
+        &self,
+        layer: LayerRowNumber,
+        extents: u64,
+        pages: &[(u64, Vec<u8>)],
+        segments: &[SegmentNumber],
+    ) -> Result<(), StoreError> {
+        self.run("replace pages", "DELETE FROM layer_page WHERE layer = ?1", [layer])?;
+        self.run("replace pages", "DELETE FROM layer_segment WHERE layer = ?1", [layer])?;
+        let (only_segment, segments) = only_segment(segments);
+        let (only_page, pages) = only_page(pages);
+        let statement = "UPDATE layer SET extents = ?2, pages = NULL, segment = ?3, start = ?4, page = ?5 \
+                         WHERE id = ?1 AND resets";
+        let params = params![
+            layer,
+            sql(extents),
+            only_segment,
+            only_page.map(|(start, _)| sql(*start)),
+            only_page.map(|(_, page)| page.as_slice())
+        ];
+        self.run_one("replace pages", statement, params)?;
+        if let Some((_, page)) = only_page {
             self.count_page(page);
         }
-        for segment in segments {
-            let statement = "INSERT INTO layer_segment (layer, segment) VALUES (?1, ?2)";
-            self.run("refer to a segment", statement, (layer, segment))?;
-        }
-        Ok(layer)
+        self.insert_pages(layer, pages, segments)
+    }
+
+    fn put_fragmentation(&self, node: NodeNumber, row: &FragmentationRow) -> Result<(), StoreError> {
+        let statement = "INSERT INTO fragmentation (node, waste_bytes, credit_bytes, is_due) VALUES (?1, ?2, ?3, ?4) \
+                         ON CONFLICT (node) DO UPDATE SET waste_bytes = excluded.waste_bytes, \
+                         credit_bytes = excluded.credit_bytes, is_due = excluded.is_due";
+        let params = (node, row.waste_bytes, sql(row.credit_bytes), row.is_due);
+        self.run("note a file's fragmentation", statement, params).map(|_| ())
     }
 
     fn set_barrier(&self, layer: LayerRowNumber) -> Result<(), StoreError> {

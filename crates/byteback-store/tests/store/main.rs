@@ -11,6 +11,7 @@ mod conformance;
 mod cost;
 mod cuts;
 mod damage;
+mod defragment;
 mod durability;
 mod follow;
 mod hostile;

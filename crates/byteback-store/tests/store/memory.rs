@@ -19,8 +19,8 @@ use byteback_host::sim::{CrashPhase, PowerCut, SimDisk};
 use byteback_model::{DeviceId, FileId, Seq, Snapshot};
 use byteback_store::StoreError;
 use byteback_store::catalog::{
-    AttributeRow, BatchKey, BatchRow, Catalog, CatalogRead, CatalogWrite, DeviceRow, FolderRow, InvitationRow,
-    LayerRow, StagedPartRow,
+    AttributeRow, BatchKey, BatchRow, Catalog, CatalogRead, CatalogWrite, DeviceRow, FolderRow, FragmentationRow,
+    InvitationRow, LayerRow, StagedPartRow,
 };
 use byteback_store::numbers::{
     ChunkNumber, FolderNumber, LayerRowNumber, NodeNumber, SegmentNumber, StagedPartRowNumber,
@@ -72,6 +72,7 @@ struct Tables {
     sums: BTreeMap<(NodeNumber, u8), i64>,
     sum_chunks: BTreeMap<(NodeNumber, u8, ChunkNumber), Vec<u8>>,
     damage: BTreeSet<(SegmentNumber, u64)>,
+    fragmentation: BTreeMap<NodeNumber, FragmentationRow>,
     devices: BTreeMap<DeviceId, DeviceRow>,
     device_folders: BTreeMap<(DeviceId, String), bool>,
     invitations: BTreeMap<u64, InvitationRow>,

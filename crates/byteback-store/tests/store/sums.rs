@@ -297,7 +297,7 @@ fn emptied_tables_of_kept_sums_are_filled_again() {
 }
 
 /// A random delta of `base`, and its result.
-fn delta(rng: &mut SplitMix64, base: &[u8]) -> (Vec<u8>, Vec<u8>) {
+pub(crate) fn delta(rng: &mut SplitMix64, base: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let new_len = match rng.below(8) {
         0 => rng.below(base.len() as u64 + 1) as usize,
         1 => base.len() + rng.below(1_500_000) as usize,

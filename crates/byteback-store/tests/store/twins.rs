@@ -11,7 +11,7 @@ use byteback_model::{FileId, NodeKind, Seq, SnapshotLabel};
 use byteback_store::StoreError;
 use byteback_store::catalog::{
     AttributeRow, BatchCondition, BatchKey, BatchRow, Catalog, CatalogRead, CatalogWrite, DeviceRow, EntryRow,
-    FolderRow, InvitationRow, LayerRow, OPEN, SqliteCatalog,
+    FolderRow, FragmentationRow, InvitationRow, LayerRow, OPEN, SqliteCatalog,
 };
 use byteback_store::numbers::{ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
 use std::fmt::Debug;
@@ -205,10 +205,27 @@ fn draw_layer_call(read: &dyn CatalogRead, draw: &mut Draw, scene: &Scene) -> Op
         barrier: draw.random.coin(),
         shared: None,
     };
-    match draw.below(8) {
+    match draw.below(11) {
         0 => {
             let layer = read.longest_layer(node, newest, LayerNumber::FIRST).unwrap()?.id;
             return Some(Box::new(move |write| shown(write.set_barrier(layer))));
+        }
+        5 | 6 => {
+            let layer = read.longest_layer(node, newest, LayerNumber::FIRST).unwrap()?.id;
+            let pages: Vec<(u64, Vec<u8>)> = (0..draw.below(3)).map(|n| (n * 7, draw.bytes())).collect();
+            let (segments, extents) = (draw.segments(), draw.below(9));
+            return Some(Box::new(move |write| {
+                shown(write.replace_pages(layer, extents, &pages, &segments))
+            }));
+        }
+        7 => {
+            let node = draw.node(&scene.nodes);
+            let row = FragmentationRow {
+                waste_bytes: draw.below(9) as i64 - 4,
+                credit_bytes: draw.below(9),
+                is_due: draw.random.coin(),
+            };
+            return Some(Box::new(move |write| shown(write.put_fragmentation(node, &row))));
         }
         1 | 2 if newest.0 >= 2 => {
             row.first = LayerNumber(1 + draw.below(newest.0 - 1));
@@ -400,6 +417,8 @@ fn observe(read: &dyn CatalogRead) -> Vec<String> {
         read.sums_len(),
         read.devices(),
         read.open_invitations(25),
+        read.next_fragmented(NodeNumber::START),
+        read.next_fragmented(NodeNumber(3)),
     );
     for device in 0..=DEVICES {
         see!(read.device(device), read.device_folders(device));
@@ -467,7 +486,7 @@ fn observe_folder(read: &dyn CatalogRead, folder: &FolderRow, seen: &mut Vec<Str
         );
     }
     for node in nodes {
-        see!(read.file_id(node), read.sums(node));
+        see!(read.file_id(node), read.sums(node), read.fragmentation(node));
         // Any of several open entries may be the answer.
         see!(read.newest_name(node).map(|row| row.map(|row| row.to_seq)));
         for kind in LeafKind::ALL {

@@ -5,8 +5,8 @@ use byteback_delta::leaves::LeafKind;
 use byteback_model::{FileId, Seq, Snapshot};
 use byteback_store::StoreError;
 use byteback_store::catalog::{
-    AttributeRow, BatchCondition, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow,
-    SumsRow,
+    AttributeRow, BatchCondition, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, FragmentationRow, LayerRow,
+    OPEN, StagedPartRow, SumsRow,
 };
 use byteback_store::numbers::{
     ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber, StagedPartRowNumber,
@@ -282,6 +282,21 @@ impl CatalogRead for Transaction<'_> {
 
     fn noted_damage(&self, limit: u32) -> Result<Vec<(SegmentNumber, u64)>, StoreError> {
         Ok(first(self.rows()?.damage.iter().copied(), limit))
+    }
+
+    fn fragmentation(&self, node: NodeNumber) -> Result<Option<FragmentationRow>, StoreError> {
+        Ok(self.rows()?.fragmentation.get(&node).copied())
+    }
+
+    fn next_fragmented(&self, after: NodeNumber) -> Result<Option<(NodeNumber, String)>, StoreError> {
+        let rows = self.rows()?;
+        let mut due = rows
+            .fragmentation
+            .iter()
+            .filter(|(node, row)| **node > after && row.is_due);
+        let Some((node, _)) = due.next() else { return Ok(None) };
+        let folder = rows.nodes.get(node).and_then(|(folder, _)| rows.folders.get(folder));
+        Ok(folder.map(|folder| (*node, folder.row.name.clone())))
     }
 
     fn nodes_of_segment(

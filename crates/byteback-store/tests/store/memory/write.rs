@@ -5,7 +5,8 @@ use byteback_delta::leaves::LeafKind;
 use byteback_model::{FileId, Seq, Snapshot, SnapshotLabel};
 use byteback_store::StoreError;
 use byteback_store::catalog::{
-    AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow,
+    AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, FragmentationRow, LayerRow, OPEN,
+    StagedPartRow,
 };
 use byteback_store::numbers::{
     ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber, StagedPartRowNumber,
@@ -69,6 +70,12 @@ impl Tables {
         }
     }
 
+    fn require_pages(&self, pages: &[(u64, Vec<u8>)]) -> Result<(), StoreError> {
+        let starts: Vec<u64> = pages.iter().map(|(start, _)| *start).collect();
+        require_small(&starts)?;
+        require(starts.is_sorted_by(|a, b| a < b), "pages are in order")
+    }
+
     fn check_layer(
         &self,
         node: NodeNumber,
@@ -90,9 +97,7 @@ impl Tables {
         let mut of_node = self.layers.values().filter(|(of, _)| *of == node);
         let is_new = of_node.all(|(_, known)| (known.first, known.last) != (row.first, row.last));
         require(is_new, "two rows cover the same layers")?;
-        let starts: Vec<u64> = pages.iter().map(|(start, _)| *start).collect();
-        require_small(&starts)?;
-        require(starts.is_sorted_by(|a, b| a < b), "pages are in order")?;
+        self.require_pages(pages)?;
         self.require_segments(segments)?;
         if let Some(shared) = row.shared {
             require(
@@ -320,6 +325,41 @@ impl CatalogWrite for Transaction<'_> {
             rows.layer_segments
                 .extend(segments.iter().map(|segment| (id, *segment)));
             Ok(id)
+        })
+    }
+
+    fn replace_pages(
+        &self,
+        layer: LayerRowNumber,
+        extents: u64,
+        pages: &[(u64, Vec<u8>)],
+        segments: &[SegmentNumber],
+    ) -> Result<(), StoreError> {
+        self.change(|rows| {
+            rows.require_pages(pages)?;
+            rows.require_segments(segments)?;
+            require_small(&[extents])?;
+            match rows.layers.get_mut(&layer) {
+                Some((_, row)) if row.resets => (row.extents, row.shared) = (extents, None),
+                _ => return refuse("the layer is missing or takes something from its base"),
+            }
+            rows.pages.retain(|(of, _), _| *of != layer);
+            rows.layer_segments.retain(|(of, _)| *of != layer);
+            for (start, page) in pages {
+                rows.pages.insert((layer, *start), page.clone());
+            }
+            rows.layer_segments
+                .extend(segments.iter().map(|segment| (layer, *segment)));
+            Ok(())
+        })
+    }
+
+    fn put_fragmentation(&self, node: NodeNumber, row: &FragmentationRow) -> Result<(), StoreError> {
+        self.change(|rows| {
+            require(rows.nodes.contains_key(&node), "the node is missing")?;
+            require_small(&[row.credit_bytes])?;
+            rows.fragmentation.insert(node, *row);
+            Ok(())
         })
     }
 
