@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# Tests mount file systems and start servers: more of them at a time than this only makes them wait for each other.
-TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
+# Many tests wait for servers and timers: twice as many at a time as there are cores take two thirds of the time of as many.
+TEST_THREADS ?= $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 4 ? 4 : n > 12 ? 12 : n )))
 
 .PHONY: help demo quick test test-long test-systems check dependencies
 
@@ -28,9 +28,10 @@ test: dependencies ## Runs all tests (up to half an hour on 2 cores, after the b
 	  echo "make test: FAILED after $$(( SECONDS - started )) s; search the output above for 'FAILED' and 'panicked'"; exit 1; \
 	fi
 
-test-long: dependencies ## Runs the tests of random lives, kills and power cuts much longer than 'make test' does (BYTEBACK_LIVES, BYTEBACK_ROUNDS and BYTEBACK_BACKUPS say how long).
+test-long: dependencies ## Runs the tests of random lives, kills and power cuts much longer than 'make test' does (BYTEBACK_LIVES, BYTEBACK_ROUNDS, BYTEBACK_RUNS and BYTEBACK_BACKUPS say how long).
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-300} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
 	env --default-signal=INT,QUIT cargo test -p byteback-sync --test simulation -- --test-threads=$(TEST_THREADS)
+	@BYTEBACK_RUNS=$${BYTEBACK_RUNS:-600} cargo test -p byteback-oplog --lib random -- --test-threads=$(TEST_THREADS)
 	@BYTEBACK_BACKUPS=$${BYTEBACK_BACKUPS:-8760} cargo test -p byteback-store --test store a_year_of_backups
 	@export BYTEBACK_LIVES=$${BYTEBACK_LIVES:-6} BYTEBACK_ROUNDS=$${BYTEBACK_ROUNDS:-60}; \
 	env --default-signal=INT,QUIT cargo test -p byteback --test together --test crash --test power --test cut -- --test-threads=$(TEST_THREADS)

@@ -81,8 +81,18 @@ impl SplitMix64 {
 
     /// Draws bytes, which do not compress.
     pub fn bytes(&mut self, len_bytes: usize) -> Vec<u8> {
-        let words = std::iter::repeat_with(|| self.next_u64().to_le_bytes());
-        words.flatten().take(len_bytes).collect()
+        let mut bytes = vec![0; len_bytes];
+        let mut words = bytes.chunks_exact_mut(8);
+        for word in words.by_ref() {
+            word.copy_from_slice(&self.next_u64().to_le_bytes());
+        }
+        let rest = words.into_remainder();
+        if !rest.is_empty() {
+            for (to, from) in rest.iter_mut().zip(self.next_u64().to_le_bytes()) {
+                *to = from;
+            }
+        }
+        bytes
     }
 }
 

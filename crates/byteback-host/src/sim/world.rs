@@ -294,8 +294,8 @@ impl World {
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(live.len());
         let source = live.get(from..).unwrap_or_default();
         let n = n.min(source.len()).min(buf.len());
-        for (to, from) in buf.iter_mut().zip(source).take(n) {
-            *to = *from;
+        if let (Some(to), Some(from)) = (buf.get_mut(..n), source.get(..n)) {
+            to.copy_from_slice(from);
         }
         self.counters.reads += 1;
         self.counters.bytes_read += n as u64;

@@ -14,6 +14,8 @@ use super::*;
 
 const FILES: usize = 120;
 
+const ROUNDS: usize = 15;
+
 /// Length, nanoseconds of the time, and number of names.
 type Seen = (u64, i64, u64);
 
@@ -34,7 +36,7 @@ fn look(dir: &Path) -> Vec<(String, Option<Seen>)> {
 
 fn rounds(rig: &Rig, land: impl Fn(&dyn LandingTree, usize, NodeId, NodeId), expected: impl Fn(usize) -> Seen) {
     let (tree, landing) = (rig.fixture.tree(), rig.landing());
-    for round in 0..40 {
+    for round in 0..ROUNDS {
         let name = format!("dir {round}");
         // No program has looked there, so the kernel knows nothing of it.
         let (dir, _) = done(landing.make(

@@ -124,18 +124,18 @@ fn live(seed: u64, steps: u64, holders_percent: u64) {
 
 #[test]
 fn log_misses_no_change_in_random_runs() {
-    lives(300, 120, 0);
+    lives(120, 120, 0);
 }
 
 #[test]
 fn log_misses_no_change_with_layers_beside_the_files() {
-    beside(|| lives(200, 120, 0));
-    beside(|| lives(60, 200, 50));
+    beside(|| lives(80, 120, 0));
+    beside(|| lives(30, 200, 50));
 }
 
 #[test]
 fn log_misses_no_change_for_held_cuts_and_file_marks() {
-    lives(120, 200, 50);
+    lives(60, 200, 50);
 }
 
 fn lives(default_runs: u64, steps: u64, holders_percent: u64) {

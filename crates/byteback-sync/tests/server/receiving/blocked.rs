@@ -443,84 +443,91 @@ fn try_append(path: &Path, line: &str) -> bool {
 fn random_flags_and_lines_on_both_sides_lose_nothing() {
     let wanted = std::env::var("BYTEBACK_SEED").ok().map(|seed| seed.parse().unwrap());
     let seeds = wanted.map_or(1600..1604, |seed: u64| seed..seed + 1);
-    for seed in seeds {
-        println!("BYTEBACK_SEED={seed}");
-        let rig = rig(seed);
-        let mut random = SplitMix64::new(seed);
-        let names = ["0", "1", "2", "3"];
-        let (one, two) = sharing(&rig, &names);
-        let mut machines = [one, two];
-        let mut flagged = Flagged(Vec::new());
-        let mut lines = Vec::new();
-        for number in 0..120 {
-            let index = usize::from(random.coin());
-            let name = names[random.below(4) as usize];
-            let path = machines[index].path(name);
-            match random.below(24) {
-                0..=14 => {
-                    let line = format!("line {number} of {index}");
-                    if try_append(&path, &line) {
-                        lines.push(line);
-                    }
-                }
-                15..=17 => {
-                    let flag = if random.coin() { "a" } else { "i" };
-                    if path.exists() {
-                        // An immutable file takes no other flag.
-                        chattr("-ai", &path);
-                        chattr(&format!("+{flag}"), &path);
-                        flagged.0.push(("-ai", path));
-                    }
-                }
-                18 => {
-                    if path.exists() {
-                        chattr("-ai", &path);
-                    }
-                }
-                19 => {
-                    let renamed = fs::rename(
-                        &path,
-                        machines[index]
-                            .path(names[random.below(4) as usize])
-                            .with_extension(number.to_string()),
-                    );
-                    drop(renamed);
-                }
-                20 => machines[index].lose_mark(),
-                21 => {
-                    machines[index].end();
-                    machines[index].mount_at_once();
-                    machines[index].begin();
-                }
-                _ => settle(&rig, &[&machines[0], &machines[1]], &format!("{seed}: {number}")),
-            }
+    // They wait most of the time, for what is blocked to be tried again.
+    std::thread::scope(|scope| {
+        for seed in seeds {
+            scope.spawn(move || life_of_flags_and_lines(seed));
         }
-        // Renamed files have taken their flags with them.
-        for machine in &machines {
-            for entry in fs::read_dir(machine.place.tree()).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_file() {
+    });
+}
+
+fn life_of_flags_and_lines(seed: u64) {
+    println!("BYTEBACK_SEED={seed}");
+    let rig = rig(seed);
+    let mut random = SplitMix64::new(seed);
+    let names = ["0", "1", "2", "3"];
+    let (one, two) = sharing(&rig, &names);
+    let mut machines = [one, two];
+    let mut flagged = Flagged(Vec::new());
+    let mut lines = Vec::new();
+    for number in 0..120 {
+        let index = usize::from(random.coin());
+        let name = names[random.below(4) as usize];
+        let path = machines[index].path(name);
+        match random.below(24) {
+            0..=14 => {
+                let line = format!("line {number} of {index}");
+                if try_append(&path, &line) {
+                    lines.push(line);
+                }
+            }
+            15..=17 => {
+                let flag = if random.coin() { "a" } else { "i" };
+                if path.exists() {
+                    // An immutable file takes no other flag.
+                    chattr("-ai", &path);
+                    chattr(&format!("+{flag}"), &path);
+                    flagged.0.push(("-ai", path));
+                }
+            }
+            18 => {
+                if path.exists() {
                     chattr("-ai", &path);
                 }
             }
+            19 => {
+                let renamed = fs::rename(
+                    &path,
+                    machines[index]
+                        .path(names[random.below(4) as usize])
+                        .with_extension(number.to_string()),
+                );
+                drop(renamed);
+            }
+            20 => machines[index].lose_mark(),
+            21 => {
+                machines[index].end();
+                machines[index].mount_at_once();
+                machines[index].begin();
+            }
+            _ => settle(&rig, &[&machines[0], &machines[1]], &format!("{seed}: {number}")),
         }
-        let [mut one, mut two] = machines;
-        let began = Instant::now();
-        while [&one, &two].iter().any(|machine| machine.status().left_out_names > 0) {
-            assert!(began.elapsed() < PATIENCE * 2, "{seed}: {:#?}", two.status());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        settle(&rig, &[&one, &two], &format!("{seed}: the end"));
-        assert_same(&[&one, &two], &format!("{seed}: the end"));
-        let all = look(&one.place.tree());
-        let all: Vec<String> = all
-            .into_values()
-            .map(|(_, content, _)| String::from_utf8(content).unwrap())
-            .collect();
-        let is_kept = |line: &&String| all.iter().any(|content| content.lines().any(|found| found == **line));
-        let missing: Vec<&String> = lines.iter().filter(|line| !is_kept(line)).collect();
-        assert!(missing.is_empty(), "{seed}: {missing:?} of {} lines", lines.len());
-        one.end();
-        two.end();
     }
+    // Renamed files have taken their flags with them.
+    for machine in &machines {
+        for entry in fs::read_dir(machine.place.tree()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                chattr("-ai", &path);
+            }
+        }
+    }
+    let [mut one, mut two] = machines;
+    let began = Instant::now();
+    while [&one, &two].iter().any(|machine| machine.status().left_out_names > 0) {
+        assert!(began.elapsed() < PATIENCE * 2, "{seed}: {:#?}", two.status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    settle(&rig, &[&one, &two], &format!("{seed}: the end"));
+    assert_same(&[&one, &two], &format!("{seed}: the end"));
+    let all = look(&one.place.tree());
+    let all: Vec<String> = all
+        .into_values()
+        .map(|(_, content, _)| String::from_utf8(content).unwrap())
+        .collect();
+    let is_kept = |line: &&String| all.iter().any(|content| content.lines().any(|found| found == **line));
+    let missing: Vec<&String> = lines.iter().filter(|line| !is_kept(line)).collect();
+    assert!(missing.is_empty(), "{seed}: {missing:?} of {} lines", lines.len());
+    one.end();
+    two.end();
 }

@@ -16,21 +16,35 @@ pub(super) struct Content {
 
 impl Content {
     fn write(&mut self, offset: u64, data: &[u8]) {
-        for (at, byte) in (offset..).zip(data) {
-            let page = self.pages.entry(at / PAGE).or_insert_with(|| Arc::new(vec![0; 4096]));
-            Arc::make_mut(page)[(at % PAGE) as usize] = *byte;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let in_page = (at % PAGE) as usize;
+            let len = (PAGE as usize - in_page).min(data.len() - done);
+            let page = self
+                .pages
+                .entry(at / PAGE)
+                .or_insert_with(|| Arc::new(vec![0; PAGE as usize]));
+            Arc::make_mut(page)[in_page..in_page + len].copy_from_slice(&data[done..done + len]);
+            done += len;
         }
         self.len = self.len.max(offset + data.len() as u64);
     }
 
     fn zero(&mut self, from: u64, end: u64) {
-        for (page, bytes) in &mut self.pages {
+        let pages = from / PAGE..end.div_ceil(PAGE).max(from / PAGE);
+        let mut empty = Vec::new();
+        for (page, bytes) in self.pages.range_mut(pages) {
             let start = page * PAGE;
-            for at in from.max(start)..end.min(start + PAGE) {
-                Arc::make_mut(bytes)[(at - start) as usize] = 0;
+            let place = from.max(start)..end.min(start + PAGE);
+            Arc::make_mut(bytes)[(place.start - start) as usize..(place.end - start) as usize].fill(0);
+            if bytes.iter().all(|byte| *byte == 0) {
+                empty.push(*page);
             }
         }
-        self.pages.retain(|_, bytes| bytes.iter().any(|byte| *byte != 0));
+        for page in empty {
+            self.pages.remove(&page);
+        }
     }
 
     fn set_len(&mut self, len: u64) {
@@ -40,12 +54,15 @@ impl Content {
 
     pub(super) fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let end = self.len.min(offset + len as u64);
-        let byte = |at: u64| {
-            self.pages
-                .get(&(at / PAGE))
-                .map_or(0, |page| page[(at % PAGE) as usize])
-        };
-        (offset..end).map(byte).collect()
+        let mut read = vec![0; end.saturating_sub(offset) as usize];
+        let pages = offset / PAGE..end.div_ceil(PAGE).max(offset / PAGE);
+        for (page, bytes) in self.pages.range(pages) {
+            let start = page * PAGE;
+            let place = offset.max(start)..end.min(start + PAGE);
+            read[(place.start - offset) as usize..(place.end - offset) as usize]
+                .copy_from_slice(&bytes[(place.start - start) as usize..(place.end - start) as usize]);
+        }
+        read
     }
 }
 
