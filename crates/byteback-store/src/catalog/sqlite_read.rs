@@ -428,20 +428,21 @@ impl CatalogRead for Transaction<'_> {
         segment: SegmentNumber,
         limit: u32,
     ) -> Result<Vec<NodeNumber>, StoreError> {
-        // A layer that shares the pages of a referring layer refers to the segment as well. CROSS
-        // keeps SQLite from beginning with all nodes of the folder.
-        let query = "WITH referring AS (SELECT layer AS id FROM layer_segment WHERE segment = ?2 \
-                       UNION ALL SELECT id FROM layer WHERE segment = ?2) \
-                     SELECT layer.node FROM referring CROSS JOIN layer ON layer.id = referring.id \
-                       CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
-                     UNION SELECT layer.node FROM referring CROSS JOIN layer ON layer.pages = referring.id \
-                       CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
-                     ORDER BY 1 LIMIT ?3";
-        self.all("list files of a segment", query, (folder, segment, limit), |row| {
-            row.get(0)
-        })
+        let params = (folder, segment, limit);
+        self.all("list files of a segment", NODES_OF_SEGMENT, params, |row| row.get(0))
     }
 }
+
+/// A layer that shares the pages of a referring layer refers to the segment as well. CROSS keeps
+/// SQLite from beginning with all nodes of the folder.
+pub(super) const NODES_OF_SEGMENT: &str = "\
+    WITH referring AS (SELECT layer AS id FROM layer_segment WHERE segment = ?2 \
+      UNION ALL SELECT id FROM layer WHERE segment = ?2) \
+    SELECT layer.node FROM referring CROSS JOIN layer ON layer.id = referring.id \
+      CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
+    UNION SELECT layer.node FROM referring CROSS JOIN layer ON layer.pages = referring.id \
+      CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
+    ORDER BY 1 LIMIT ?3";
 
 /// The end of an open entry fits SQLite's numbers exactly.
 const _: () = assert!(OPEN == i64::MAX.cast_unsigned());

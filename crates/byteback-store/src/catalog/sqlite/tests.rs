@@ -1,6 +1,9 @@
 use super::SqliteCatalog;
-use crate::catalog::Catalog as _;
-use byteback_model::SnapshotLabel;
+use crate::catalog::{Catalog as _, LayerRow};
+use crate::catalog::schema::INLINE_PAGE_LEN_MAX;
+use crate::catalog::sqlite_read::NODES_OF_SEGMENT;
+use crate::numbers::{LayerNumber, LayerRowNumber, SegmentNumber};
+use byteback_model::{FileId, SnapshotLabel};
 use rusqlite::StatementStatus;
 
 #[test]
@@ -33,4 +36,82 @@ fn snapshots_are_numbered_within_their_folder() {
         "no number is given twice"
     );
     assert_eq!(write.insert_snapshot(music, 1, &label).unwrap(), 2);
+}
+
+/// The first and only layer of a file of `len_bytes`.
+fn only_layer(len_bytes: u64) -> LayerRow {
+    LayerRow {
+        id: LayerRowNumber::UNASSIGNED,
+        first: LayerNumber::FIRST,
+        last: LayerNumber::FIRST,
+        base_len: 0,
+        new_len: len_bytes,
+        extents: 1,
+        resets: true,
+        barrier: false,
+        shared: None,
+    }
+}
+
+#[test]
+fn a_page_is_found_in_its_layer_or_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(dir.path().join("catalog")).unwrap();
+    let write = catalog.write().unwrap();
+    let folder = write.insert_folder("mail", 1).unwrap().id;
+    let lens = [INLINE_PAGE_LEN_MAX - 1, INLINE_PAGE_LEN_MAX, INLINE_PAGE_LEN_MAX + 1];
+    let mut layers = Vec::new();
+    for (id, len) in (1..).zip(lens) {
+        let node = write.insert_node(folder, FileId(id)).unwrap();
+        let pages = vec![(7, vec![id as u8; len])];
+        layers.push((write.insert_layer(node, &only_layer(10), &pages, &[]).unwrap(), pages));
+    }
+    let check = |read: &dyn crate::catalog::CatalogRead| {
+        for (layer, pages) in &layers {
+            assert_eq!(read.page(*layer, 7).unwrap(), (Some(pages[0].1.clone()), None));
+            assert_eq!(read.page(*layer, 6).unwrap(), (None, Some(7)));
+        }
+    };
+    check(&*write);
+    write.commit().unwrap();
+    check(&*catalog.read().unwrap());
+    assert_eq!(rows_of(&dir, "layer_page"), 1, "the longest is beside its layer");
+}
+
+fn rows_of(dir: &tempfile::TempDir, table: &str) -> u64 {
+    let connection = rusqlite::Connection::open(dir.path().join("catalog")).unwrap();
+    let query = format!("SELECT count(*) FROM {table}");
+    connection.query_row(&query, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn files_of_a_segment_are_found_without_looking_at_all_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(dir.path().join("catalog")).unwrap();
+    let write = catalog.write().unwrap();
+    let folder = write.insert_folder("mail", 1).unwrap().id;
+    let (common, rare) = (SegmentNumber(1), SegmentNumber(2));
+    for segment in [common, rare] {
+        write.add_segment(segment).unwrap();
+    }
+    let mut last = None;
+    for id in 1..=3000 {
+        let node = write.insert_node(folder, FileId(id)).unwrap();
+        let segment = if id == 3000 { rare } else { common };
+        write.insert_layer(node, &only_layer(10), &[], &[segment]).unwrap();
+        last = Some(node);
+    }
+    write.commit().unwrap();
+    let found = catalog.read().unwrap().nodes_of_segment(folder, rare, 10).unwrap();
+    assert_eq!(found, [last.unwrap()]);
+    let connection = catalog.writer.lock().unwrap();
+    let mut statement = connection.prepare(NODES_OF_SEGMENT).unwrap();
+    let nodes: Vec<i64> = statement
+        .query_map((folder, rare, 10), |row| row.get(0))
+        .unwrap()
+        .collect::<rusqlite::Result<_>>()
+        .unwrap();
+    assert_eq!(nodes.len(), 1);
+    let steps = statement.get_status(StatementStatus::VmStep);
+    assert!(steps < 500, "{steps} steps for one file of 3,000");
 }
