@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-# Many tests wait for servers and timers: twice as many at a time as there are cores take two thirds of the time of as many.
+# Most tests wait for servers and timers now and then, so that two for each core keep it busy.
 TEST_THREADS ?= $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 4 ? 4 : n > 12 ? 12 : n )))
 
 .PHONY: help demo quick test test-long test-systems check dependencies

@@ -44,7 +44,12 @@ pub(crate) async fn defragment(shared: Arc<Shared>) {
                 tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
             }
             // It panicked, and would again.
-            Err(_) => return,
+            Err(_) => {
+                shared
+                    .config
+                    .report("scattered contents are not written together any more: the thread panicked");
+                return;
+            }
         }
         shared.batch_applied.notified().await;
     }

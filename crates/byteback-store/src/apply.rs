@@ -30,7 +30,7 @@ mod tree;
 use crate::catalog::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN};
 use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
-use crate::defragment::note_layer;
+use crate::defragment::{inherit_credit, note_layer, note_shared};
 use crate::error::StoreError;
 use crate::model::Conflict;
 use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber};
@@ -175,6 +175,8 @@ struct Apply<'a> {
     undescribed: HashMap<NodeNumber, FileId>,
     /// Files that still wait for deltas.
     pending: HashMap<NodeNumber, Pending>,
+    /// Files that took over contents, each with the one that had them.
+    followers: Vec<(NodeNumber, NodeNumber)>,
     parents: HashSet<NodeNumber>,
     linked: HashSet<NodeNumber>,
     touched: Touched,
@@ -223,6 +225,7 @@ impl<'a> Apply<'a> {
             kinds: HashMap::new(),
             undescribed: HashMap::new(),
             pending: HashMap::new(),
+            followers: Vec::new(),
             parents: HashSet::new(),
             linked: HashSet::new(),
             touched: Touched::default(),
@@ -520,6 +523,8 @@ impl<'a> Apply<'a> {
             };
             self.catalog.insert_layer(node, &row, &[], &[])?;
         }
+        note_shared(self.catalog, node, other, start.len)?;
+        self.followers.push((node, other));
         Ok(start)
     }
 
@@ -650,6 +655,11 @@ impl<'a> Apply<'a> {
         }
         self.check_tree(manifest.base_seq)?;
         self.check_loss(root, manifest.base_seq)?;
+        for (node, other) in &self.followers {
+            if self.catalog.parents(*other, self.seq, 1)?.is_empty() {
+                inherit_credit(self.catalog, *node, *other)?;
+            }
+        }
         let mut row = BatchRow {
             seq: self.seq,
             device: manifest.device,

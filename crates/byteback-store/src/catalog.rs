@@ -18,7 +18,8 @@
 //! The numbers of [`crate::numbers`] become SQLite's in `sqlite_numbers`, and nowhere else.
 //!
 //! History is append-only: past attribute, entry and layer rows never change, except that an entry
-//! is closed once. So several short read transactions see the same past as one long one.
+//! is closed once, and that a layer may get other pages that say the same. So several short read
+//! transactions see the same past as one long one.
 //!
 //! An implementation promises
 //! - *Isolation.* A read transaction sees the commits up to one moment, at the latest that of its
@@ -207,9 +208,10 @@ pub struct SumsRow {
 /// How scattered over frames a file's newest contents are; see `defragment`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FragmentationRow {
-    /// Stored bytes that reading these contents takes beyond their length, at most. Negative where
-    /// compression or holes save more than dead bytes cost.
-    pub waste_bytes: i64,
+    /// Stored bytes that these contents needed when they were counted or began.
+    pub needed_bytes: u64,
+    /// Stored bytes beyond these that reading the contents takes, at most.
+    pub waste_bytes: u64,
     /// Stored bytes of the file's literals that have not paid for bytes written again.
     pub credit_bytes: u64,
     /// Whether the file waits for its frames to be counted.

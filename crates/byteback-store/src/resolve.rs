@@ -8,8 +8,8 @@
 //! version, and bytes from that version are returned as `Source::Copy`.
 //!
 //! [`layer_rows`] picks the rows: from the wanted layer downwards, always the row that covers the
-//! most layers. By `compact`'s rule these are the runs that existed when that layer was applied,
-//! hence few.
+//! most layers. By `compact`'s rule these are the runs that existed when that layer was applied, or
+//! one that `defragment` has made since, hence few.
 
 use crate::catalog::{CatalogRead, LayerRow};
 use crate::error::StoreError;

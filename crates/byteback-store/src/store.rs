@@ -14,7 +14,7 @@ use byteback_host::durable::{DirLock, DurableDir, RealDir};
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_model::{Seq, Snapshot, SnapshotLabel};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Limits of the store, so that no client can exhaust it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct StoreLimits {
     /// Longest content that is read and hashed as a whole, for its signature or for a proof, in
     /// bytes.
     pub hashed_len_max: u64,
+    /// Most pieces of contents that are defragmented; contents of more are left as they are.
+    pub defragmented_pieces_max: u64,
     /// Bytes of the catalog for kept checksums, which save reading contents for signatures and
     /// proofs; about a hundredth of the contents. 0 keeps none.
     pub sums_len_max: u64,
@@ -48,6 +50,8 @@ impl Default for StoreLimits {
             xattrs_len_max: 1024 * 1024,
             staged_expiry_ns: 24 * 3600 * 1_000_000_000,
             hashed_len_max: 1 << 40,
+            // 4 GiB, if every page lies elsewhere.
+            defragmented_pieces_max: 1 << 20,
             sums_len_max: 1 << 30,
         }
     }
@@ -81,6 +85,8 @@ impl std::fmt::Debug for StoreParts {
 pub struct Store {
     pub(crate) parts: Arc<StoreParts>,
     pub(crate) sums_work: Arc<SumsWork>,
+    /// Held while files are defragmented.
+    pub(crate) defragmenting: Arc<Mutex<()>>,
     // Held while any clone lives.
     _lock: Option<Arc<DirLock>>,
 }
@@ -126,6 +132,7 @@ impl Store {
         let store = Self {
             parts: Arc::new(parts),
             sums_work: Arc::default(),
+            defragmenting: Arc::default(),
             _lock: None,
         };
         store.collect()?;

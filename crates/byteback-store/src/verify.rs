@@ -8,9 +8,10 @@
 //! frames are noted (`damage`), and the walk continues.
 //!
 //! Memory: the directories on the way, one number per file that was seen (a file with several names
-//! is checked once), two numbers per frame, and [`HELD_LEN_MAX`]. Frames of [`SHORT_LEN_MAX`], of
-//! which defragmented files have very many, are remembered only while their neighbours are checked:
-//! their pieces lie side by side, and one that is elsewhere is read again.
+//! is checked once), two numbers for each of [`FRAMES_MAX`] frames, and [`HELD_LEN_MAX`]. Beyond that,
+//! frames of [`SHORT_LEN_MAX`], of which defragmented files have very many, are remembered only while
+//! their neighbours are checked: their pieces lie side by side, and one that is elsewhere is read
+//! again.
 
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};
@@ -38,7 +39,10 @@ const PIECES_PER_PROGRESS: u64 = 4096;
 /// Most ranges that are reported of one damaged file.
 const RANGES_TOLD_MAX: usize = 1000;
 
-/// Short frames that are remembered.
+/// Frames up to which short ones are remembered like others.
+const FRAMES_MAX: usize = 1 << 20;
+
+/// Short frames that are remembered beyond that.
 const SHORT_FRAMES_MAX: usize = 16;
 
 /// Decoded frames that are held for later places of the same file, in bytes.
@@ -187,10 +191,8 @@ impl Store {
         if audit.is_some() {
             let mut resolver = Resolver::to_bottom(rows.clone(), ByteRange::new(0, length));
             while let Some((_, source)) = resolver.next_piece(&*self.catalog().read()?)? {
-                if let Source::Literal(literal) = source
-                    && !is_short(&literal.frame)
-                {
-                    *held.uses.entry(literal.frame).or_default() += 1;
+                if let Source::Literal(literal) = source {
+                    held.expect(literal.frame);
                 }
             }
         }
@@ -293,11 +295,8 @@ impl<'a> Frames<'a> {
     /// Reads a frame unless it was read before.
     fn check(&mut self, frame: &FrameRef, totals: &mut VerifyTotals) -> Result<(), StoreError> {
         let place = (frame.segment, frame.offset);
-        let is_checked = match is_short(frame) {
-            true => self.short.contains(frame),
-            false => self.checked.get(&place) == Some(&(frame.stored_len, frame.raw_len, frame.codec)),
-        };
-        if is_checked {
+        let known = self.checked.get(&place);
+        if known == Some(&(frame.stored_len, frame.raw_len, frame.codec)) || self.short.contains(frame) {
             return Ok(());
         }
         self.read(frame, totals).map(|_| ())
@@ -315,7 +314,7 @@ impl<'a> Frames<'a> {
         totals.frames += 1;
         totals.bytes = totals.bytes.saturating_add(u64::from(frame.stored_len));
         match self.cache.decode_uncached(&*self.store.parts.segments, frame) {
-            Ok(raw) if is_short(frame) => {
+            Ok(raw) if is_short(frame) && self.checked.len() >= FRAMES_MAX => {
                 self.short.truncate(SHORT_FRAMES_MAX - 1);
                 self.short.push_front(*frame);
                 Ok(raw)
@@ -353,6 +352,15 @@ struct Held {
 }
 
 impl Held {
+    /// Counts a place of the file that needs this frame.
+    fn expect(&mut self, frame: FrameRef) {
+        if let Some(uses) = self.uses.get_mut(&frame) {
+            *uses += 1;
+        } else if !is_short(&frame) || self.uses.len() < FRAMES_MAX {
+            self.uses.insert(frame, 1);
+        }
+    }
+
     fn take(
         &mut self,
         frames: &mut Frames<'_>,
@@ -373,7 +381,7 @@ impl Held {
     }
 
     fn give_back(&mut self, frame: FrameRef, raw: Vec<u8>) {
-        if is_short(&frame) {
+        if is_short(&frame) && !self.uses.contains_key(&frame) {
             self.short.truncate(SHORT_FRAMES_MAX - 1);
             self.short.push_front((frame, raw));
             return;

@@ -103,8 +103,8 @@ CREATE TABLE layer_segment (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX layer_segment_by_segment ON layer_segment (segment);
 CREATE TABLE fragmentation (
-  node INTEGER PRIMARY KEY REFERENCES node(id), waste_bytes INTEGER NOT NULL, credit_bytes INTEGER NOT NULL,
-  is_due INTEGER NOT NULL
+  node INTEGER PRIMARY KEY REFERENCES node(id), needed_bytes INTEGER NOT NULL, waste_bytes INTEGER NOT NULL,
+  credit_bytes INTEGER NOT NULL, is_due INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX fragmentation_due ON fragmentation (node) WHERE is_due;
 CREATE TABLE staged_part (

@@ -404,12 +404,13 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn fragmentation(&self, node: NodeNumber) -> Result<Option<FragmentationRow>, StoreError> {
-        let query = "SELECT waste_bytes, credit_bytes, is_due FROM fragmentation WHERE node = ?1";
+        let query = "SELECT needed_bytes, waste_bytes, credit_bytes, is_due FROM fragmentation WHERE node = ?1";
         self.one("find a file's fragmentation", query, [node], |row| {
             Ok(FragmentationRow {
-                waste_bytes: row.get(0)?,
-                credit_bytes: unsigned(row, 1)?,
-                is_due: row.get(2)?,
+                needed_bytes: unsigned(row, 0)?,
+                waste_bytes: unsigned(row, 1)?,
+                credit_bytes: unsigned(row, 2)?,
+                is_due: row.get(3)?,
             })
         })
     }

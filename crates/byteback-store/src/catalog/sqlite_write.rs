@@ -300,10 +300,17 @@ impl CatalogWrite for Transaction<'_> {
     }
 
     fn put_fragmentation(&self, node: NodeNumber, row: &FragmentationRow) -> Result<(), StoreError> {
-        let statement = "INSERT INTO fragmentation (node, waste_bytes, credit_bytes, is_due) VALUES (?1, ?2, ?3, ?4) \
-                         ON CONFLICT (node) DO UPDATE SET waste_bytes = excluded.waste_bytes, \
+        let statement = "INSERT INTO fragmentation (node, needed_bytes, waste_bytes, credit_bytes, is_due) \
+                         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (node) DO UPDATE SET \
+                         needed_bytes = excluded.needed_bytes, waste_bytes = excluded.waste_bytes, \
                          credit_bytes = excluded.credit_bytes, is_due = excluded.is_due";
-        let params = (node, row.waste_bytes, sql(row.credit_bytes), row.is_due);
+        let params = (
+            node,
+            sql(row.needed_bytes),
+            sql(row.waste_bytes),
+            sql(row.credit_bytes),
+            row.is_due,
+        );
         self.run("note a file's fragmentation", statement, params).map(|_| ())
     }
 

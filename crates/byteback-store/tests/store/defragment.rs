@@ -2,19 +2,19 @@
 //! written for that, and that no version of any file ever reads differently.
 
 use crate::lab::{Batch, Lab, ROOT};
-use crate::sums::delta;
+use crate::sums::{delta, sql};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::sim::{CrashPhase, SimDisk};
-use byteback_model::{ContentBase, NodeKind};
-use byteback_store::StoreError;
+use byteback_model::{ContentBase, FileId, NodeKind};
 use byteback_store::catalog::Catalog;
 use byteback_store::defragment::Defragmented;
 use byteback_store::numbers::NodeNumber;
 use byteback_store::segments::FRAME_HEADER_LEN;
 use byteback_store::verify::VerifyEvent;
+use byteback_store::{StoreError, StoreLimits};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
@@ -34,6 +34,29 @@ fn verified(lab: &Lab) -> u64 {
 
 fn defragmented(lab: &Lab) -> Defragmented {
     lab.store.defragment(&|| true).unwrap()
+}
+
+/// All that was written again so far, and all that came.
+#[derive(Default)]
+struct Account {
+    frames: u64,
+    pages: u64,
+}
+
+impl Account {
+    /// Defragments, and checks that what came pays for it.
+    #[track_caller]
+    fn defragment(&mut self, lab: &Lab) {
+        let done = defragmented(lab);
+        self.frames += done.written_bytes;
+        self.pages += done.page_bytes;
+        let (again, came) = (self.frames + self.pages, self.came(lab));
+        assert!(again <= came, "{again} bytes were written again of {came}");
+    }
+
+    fn came(&self, lab: &Lab) -> u64 {
+        stored(lab) - self.frames
+    }
 }
 
 /// Overwrites random places of `content`; returns the batch that says so.
@@ -67,13 +90,13 @@ fn image_of_fifty_backups_is_verified_at_its_length() {
         lab.first(&[(FILE, &content)]);
     }
     let mut rng = SplitMix64::new(1);
-    let mut written = 0;
+    let mut account = Account::default();
     for version in 2..=51 {
         let batch = overwrite(&mut content, LEN / PAGE / 7, PAGE, PAGE, &mut rng);
         for lab in [&lab, &scattered] {
             lab.send(version, Some(version - 1), &batch).unwrap();
         }
-        written += defragmented(&lab).written_bytes;
+        account.defragment(&lab);
         if version % 10 == 0 {
             moments.insert(version, content.clone());
         }
@@ -81,9 +104,7 @@ fn image_of_fifty_backups_is_verified_at_its_length() {
     let (read, read_before) = (verified(&lab), verified(&scattered));
     assert!(read_before > 4 * LEN as u64, "without, {read_before} bytes are read");
     assert!(read * 10 <= 12 * LEN as u64, "{read} bytes are read of {LEN}");
-    let came = stored(&scattered);
-    assert_eq!(stored(&lab), came + written, "what is written again counts");
-    assert!(written <= came, "{written} bytes were written again of {came}");
+    assert_eq!(account.came(&lab), stored(&scattered), "what is written again counts");
     moments.insert(51, content);
     for (seq, content) in &moments {
         assert!(lab.read(FILE, *seq).unwrap() == *content, "at {seq}");
@@ -101,15 +122,13 @@ fn file_of_500_versions_is_read_like_one() {
         let mut content = noise(1, LEN);
         lab.first(&[(FILE, &content)]);
         let mut rng = SplitMix64::new(2);
-        let mut written = 0;
+        let mut account = Account::default();
         for version in 2..=500 {
             let batch = overwrite(&mut content, 10, place_len, align, &mut rng);
             lab.send(version, Some(version - 1), &batch).unwrap();
-            written += defragmented(&lab).written_bytes;
+            account.defragment(&lab);
         }
         assert!(lab.read(FILE, 500).unwrap() == content, "{what}");
-        let came = stored(&lab) - written;
-        assert!(written <= came, "{what}: {written} bytes were written again of {came}");
         single.first(&[(FILE, &content)]);
         let (read, read_of_one) = (verified(&lab), verified(&single));
         assert!(
@@ -128,18 +147,13 @@ fn a_year_of_backups_writes_at_most_twice_what_came() {
     let mut content = noise(1, LEN);
     lab.first(&[(FILE, &content)]);
     let mut rng = SplitMix64::new(3);
-    let mut written = 0;
+    let mut account = Account::default();
     for version in 2..=backups {
         // Quiet hours, busy ones, and some in which everything moves.
         let places = [1, 2, 4, 8, 16, 120][rng.below(6) as usize];
         let batch = overwrite(&mut content, places, PAGE, PAGE, &mut rng);
         lab.send(version, Some(version - 1), &batch).unwrap();
-        written += defragmented(&lab).written_bytes;
-        let came = stored(&lab) - written;
-        assert!(
-            written <= came,
-            "at {version}: {written} bytes were written again of {came}"
-        );
+        account.defragment(&lab);
         if version % 100 == 0 {
             let read = verified(&lab);
             let most = LEN as u64 * 12 / 10 + 16 * 1024;
@@ -158,20 +172,19 @@ fn small_writes_everywhere_are_not_worth_more_than_they_are() {
     let mut content = noise(1, LEN);
     lab.first(&[(FILE, &content)]);
     let mut rng = SplitMix64::new(4);
-    let mut written = 0;
+    let mut account = Account::default();
     for version in 2..=400 {
         let batch = overwrite(&mut content, 60, 300, 1, &mut rng);
         lab.send(version, Some(version - 1), &batch).unwrap();
-        written += defragmented(&lab).written_bytes;
-        let came = stored(&lab) - written;
-        assert!(
-            written <= came,
-            "at {version}: {written} bytes were written again of {came}"
-        );
+        account.defragment(&lab);
     }
-    assert!(written > LEN as u64, "only {written} bytes were written again");
+    assert!(
+        account.frames > LEN as u64,
+        "only {} bytes were written again",
+        account.frames
+    );
     assert!(lab.read(FILE, 400).unwrap() == content);
-    let (read, came) = (verified(&lab), stored(&lab) - written);
+    let (read, came) = (verified(&lab), account.came(&lab));
     assert!(read < came / 2, "{read} bytes are read of {came}");
 }
 
@@ -242,11 +255,11 @@ fn life_of_random_files(seed: u64) -> u64 {
         lab.send(seq, Some(seq - 1), &batch).unwrap();
         moments.push(contents.clone());
         if rng.coin() {
-            files += defragmented(&lab).files;
+            files += defragmented(&lab).rows;
             verified(&lab);
         }
     }
-    files += defragmented(&lab).files;
+    files += defragmented(&lab).rows;
     check_moments(&lab, &moments, files)
 }
 
@@ -295,7 +308,7 @@ fn batches_that_come_meanwhile_are_not_lost() {
         let worker = scope.spawn(move || {
             let mut files = 0;
             while matches!(is_stopped.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)) {
-                files += store.defragment(&|| true).unwrap().files;
+                files += store.defragment(&|| true).unwrap().rows;
             }
             files
         });
@@ -345,7 +358,7 @@ fn defragmenting_survives_power_cuts_and_failed_operations() {
         trial.disk.counters().syncs,
         trial.catalog.memory().commits(),
     );
-    assert_eq!(defragmented(&trial).files, 1);
+    assert_eq!(defragmented(&trial).rows, 1);
     let ops = trial.disk.counters().ops - ops;
     let syncs = trial.disk.counters().syncs - syncs;
     let commits = trial.catalog.memory().commits() - commits;
@@ -423,7 +436,7 @@ fn a_full_disk_stops_defragmenting_and_nothing_else() {
         check_versions(&lab, &moments, "full");
     }
     lab.disk.set_capacity(100_000_000);
-    assert_eq!(defragmented(&lab).files, 1);
+    assert_eq!(defragmented(&lab).rows, 1);
     check_versions(&lab, &moments, "with room");
 }
 
@@ -440,7 +453,7 @@ fn a_damaged_frame_stays_where_it_is_when_others_move() {
         .unwrap();
     let file = DurableDir::open(&lab.disk, &format!("{:016x}.seg", victim.segment.0), OpenMode::Existing).unwrap();
     file.write_all_at(victim.offset + FRAME_HEADER_LEN + 5, b"rot").unwrap();
-    defragmented(&lab);
+    assert_eq!(defragmented(&lab).rows, 1, "others move");
     assert_eq!(lab.read(FILE, 1).unwrap(), moments[0]);
     assert!(lab.read(FILE, 4).is_err());
     let known = lab.store.known_damage("f", 10).unwrap();
@@ -453,7 +466,7 @@ fn a_damaged_frame_stays_where_it_is_when_others_move() {
 }
 
 #[test]
-fn a_copy_is_read_from_the_new_frames_of_its_original() {
+fn a_copy_and_its_original_go_on_apart() {
     let lab = Lab::new(64 << 20);
     let mut content = noise(1, 1 << 20);
     lab.first(&[(FILE, &content)]);
@@ -465,7 +478,7 @@ fn a_copy_is_read_from_the_new_frames_of_its_original() {
     let len = content.len() as u64;
     lab.send(5, Some(4), &Batch::default().following(3, b"copy", FILE, len, &[]))
         .unwrap();
-    assert_eq!(defragmented(&lab).files, 1);
+    assert_eq!(defragmented(&lab).rows, 1);
     assert!(lab.read(3, 5).unwrap() == content);
     // One more version of each lies over what was written again, or over what was not.
     let mut copied = content.clone();
@@ -510,4 +523,132 @@ fn files_that_nobody_reads_any_more_are_left_alone() {
             .is_none()
     );
     assert!(lab.read(FILE, 5).unwrap() == content);
+}
+
+#[test]
+fn file_that_is_replaced_by_each_save_is_read_at_its_length() {
+    const LEN: usize = 1 << 20;
+    let lab = Lab::new(64 << 20);
+    let mut content = noise(1, LEN);
+    lab.first(&[(FILE, &content)]);
+    let mut rng = SplitMix64::new(10);
+    let mut account = Account::default();
+    for version in 2..=250 {
+        // A new file with the contents of the one before, under its name.
+        let (id, before) = (u128::from(version) + 1, u128::from(version));
+        let saved = overwrite(&mut content, 3, PAGE, PAGE, &mut rng);
+        let batch = Batch::default()
+            .file(id, LEN as u64, 1, ContentBase::Of(FileId(before)))
+            .entry(ROOT, b"file2", Some(id))
+            .delta(id, saved.deltas[0].1.clone());
+        lab.send(version, Some(version - 1), &batch).unwrap();
+        account.defragment(&lab);
+        assert!(lab.read(id, version).unwrap() == content, "at {version}");
+    }
+    let read = verified(&lab);
+    assert!(read * 10 <= 12 * LEN as u64, "{read} bytes are read of {LEN}");
+}
+
+#[test]
+fn contents_in_too_many_pieces_are_left_alone_and_not_counted() {
+    let limits = StoreLimits {
+        defragmented_pieces_max: 100,
+        ..StoreLimits::default()
+    };
+    let lab = Lab::with(SimDisk::new(1), 64 << 20, limits);
+    let mut content = noise(1, 2 << 20);
+    lab.first(&[(FILE, &content)]);
+    let mut rng = SplitMix64::new(11);
+    let batch = overwrite(&mut content, 200, PAGE, PAGE, &mut rng);
+    lab.send(2, Some(1), &batch).unwrap();
+    let is_due = || lab.catalog.read().unwrap().next_fragmented(NodeNumber::START).unwrap();
+    assert!(is_due().is_some());
+    assert_eq!(defragmented(&lab), Defragmented::default());
+    // It waits until a twentieth of it came again.
+    let batch = overwrite(&mut content, 5, PAGE, PAGE, &mut rng);
+    lab.send(3, Some(2), &batch).unwrap();
+    assert!(is_due().is_none());
+    assert!(lab.read(FILE, 3).unwrap() == content);
+}
+
+#[test]
+fn what_is_too_much_for_one_row_is_done_in_several() {
+    let limits = StoreLimits {
+        defragmented_pieces_max: 600,
+        ..StoreLimits::default()
+    };
+    let lab = Lab::with(SimDisk::new(1), 64 << 20, limits);
+    let mut content = noise(1, 2 << 20);
+    lab.first(&[(FILE, &content)]);
+    let mut rng = SplitMix64::new(12);
+    for version in 2..=4 {
+        let batch = overwrite(&mut content, 60, PAGE, PAGE, &mut rng);
+        lab.send(version, Some(version - 1), &batch).unwrap();
+    }
+    let before = verified(&lab);
+    let done = defragmented(&lab);
+    assert!(done.rows > 1, "{done:?}");
+    let after = verified(&lab);
+    assert!(after < before, "{after} bytes are read, {before} before");
+    assert!(lab.read(FILE, 4).unwrap() == content);
+}
+
+#[test]
+fn defragmenting_stops_wherever_it_is_not_wanted_any_more() {
+    let (lab, moments) = with_due_file(SimDisk::new(1));
+    for asked_max in 0..100 {
+        let asked = std::cell::Cell::new(0);
+        let is_wanted = || {
+            asked.set(asked.get() + 1);
+            asked.get() <= asked_max
+        };
+        let done = lab.store.defragment(&is_wanted).unwrap();
+        check_versions(&lab, &moments, "stopped");
+        verified(&lab);
+        if done.rows > 0 {
+            assert!(asked_max > 4, "it asks before each step");
+            assert_eq!(defragmented(&lab), Defragmented::default());
+            return;
+        }
+    }
+    panic!("it never came to an end");
+}
+
+#[test]
+fn a_file_with_a_damaged_page_keeps_nobody_from_the_others() {
+    let lab = Lab::new(64 << 20);
+    let mut contents = [noise(1, 1 << 20), noise(2, 1 << 20)];
+    lab.first(&[(2, &contents[0]), (3, &contents[1])]);
+    let mut rng = SplitMix64::new(13);
+    for version in 2..=4 {
+        let mut batch = Batch::default();
+        for (id, content) in (2..).zip(&mut contents) {
+            let of_file = overwrite(content, 30, PAGE, PAGE, &mut rng);
+            batch = batch.file(id, content.len() as u64, 1, ContentBase::Previous);
+            batch = batch.delta(id, of_file.deltas[0].1.clone());
+        }
+        lab.send(version, Some(version - 1), &batch).unwrap();
+    }
+    let statement = "UPDATE layer_page SET extents = x'00' WHERE layer IN \
+                     (SELECT layer.id FROM layer JOIN node ON node.id = layer.node WHERE node.file = ?1)";
+    let changed = sql(lab.dir.path()).execute(statement, [2_u128.to_be_bytes().as_slice()]);
+    assert!(changed.unwrap() > 0);
+    let error = lab.store.defragment(&|| true).unwrap_err();
+    assert!(matches!(error, StoreError::CatalogDamaged(_)), "{error}");
+    assert!(
+        lab.catalog
+            .read()
+            .unwrap()
+            .next_fragmented(NodeNumber::START)
+            .unwrap()
+            .is_none()
+    );
+    lab.frames.take();
+    assert!(lab.read(3, 4).unwrap() == contents[1]);
+    let short = lab
+        .frames
+        .take()
+        .into_keys()
+        .filter(|frame| frame.raw_len as usize <= PAGE);
+    assert!(short.count() > 10, "the other one was done");
 }

@@ -221,7 +221,8 @@ fn draw_layer_call(read: &dyn CatalogRead, draw: &mut Draw, scene: &Scene) -> Op
         7 => {
             let node = draw.node(&scene.nodes);
             let row = FragmentationRow {
-                waste_bytes: draw.below(9) as i64 - 4,
+                needed_bytes: draw.below(9),
+                waste_bytes: draw.below(9),
                 credit_bytes: draw.below(9),
                 is_due: draw.random.coin(),
             };

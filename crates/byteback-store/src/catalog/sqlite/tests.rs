@@ -1,7 +1,7 @@
 use super::SqliteCatalog;
-use crate::catalog::{Catalog as _, LayerRow};
 use crate::catalog::schema::INLINE_PAGE_LEN_MAX;
 use crate::catalog::sqlite_read::NODES_OF_SEGMENT;
+use crate::catalog::{Catalog as _, LayerRow};
 use crate::numbers::{LayerNumber, LayerRowNumber, SegmentNumber};
 use byteback_model::{FileId, SnapshotLabel};
 use rusqlite::StatementStatus;
@@ -78,7 +78,7 @@ fn a_page_is_found_in_its_layer_or_beside_it() {
     assert_eq!(rows_of(&dir, "layer_page"), 1, "the longest is beside its layer");
 }
 
-fn rows_of(dir: &tempfile::TempDir, table: &str) -> u64 {
+fn rows_of(dir: &tempfile::TempDir, table: &str) -> i64 {
     let connection = rusqlite::Connection::open(dir.path().join("catalog")).unwrap();
     let query = format!("SELECT count(*) FROM {table}");
     connection.query_row(&query, [], |row| row.get(0)).unwrap()

@@ -357,7 +357,7 @@ impl CatalogWrite for Transaction<'_> {
     fn put_fragmentation(&self, node: NodeNumber, row: &FragmentationRow) -> Result<(), StoreError> {
         self.change(|rows| {
             require(rows.nodes.contains_key(&node), "the node is missing")?;
-            require_small(&[row.credit_bytes])?;
+            require_small(&[row.needed_bytes, row.waste_bytes, row.credit_bytes])?;
             rows.fragmentation.insert(node, *row);
             Ok(())
         })

@@ -142,93 +142,100 @@ fn has(contents: &Contents, bytes: &str) -> bool {
 
 #[test]
 fn whatever_two_machines_do_at_once_is_merged_or_kept() {
+    merged_or_kept("together");
+}
+
+#[test]
+fn whatever_a_machine_did_before_another_met_it_is_merged_or_kept() {
+    merged_or_kept("one first");
+}
+
+fn merged_or_kept(order: &str) {
     let plain = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut failures = Vec::new();
-    for order in ["one first", "together"] {
-        let rig = rig(105);
-        let mut one = Machine::started(&rig, "one");
-        let pairs: Vec<(String, &Change, &Change)> = CHANGES
-            .iter()
-            .flat_map(|one| {
-                CHANGES
-                    .iter()
-                    .map(move |two| (format!("{} and {}", one.0, two.0), one, two))
-            })
-            .collect();
-        for (name, ..) in &pairs {
-            fs::create_dir(one.path(name)).unwrap();
-            prepare(&one.path(name));
-        }
-        settle(&rig, &[&one], "prepared");
-        let mut two = Machine::started(&rig, "two");
-        settle(&rig, &[&one, &two], "both have it");
-        assert_same(&[&one, &two], "both have it");
-        one.stop();
-        two.stop();
-        for (name, by_one, by_two) in &pairs {
-            by_one.1(&one.path(name), "one").unwrap();
-            by_two.1(&two.path(name), "two").unwrap();
-        }
-        match order {
-            "one first" => {
-                one.begin();
-                settle(&rig, &[&one], order);
-                two.begin();
-            }
-            _ => {
-                one.begin();
-                two.begin();
-            }
-        }
-        settle(&rig, &[&one, &two], order);
-        assert_same(&[&one, &two], order);
-        for (number, (name, by_one, by_two)) in pairs.iter().enumerate() {
-            let found = contents(&one.path(name));
-            let both = |first: (&Change, &str), second: (&Change, &str)| {
-                let dir = plain.path().join(format!("{order} {number} {}", first.1));
-                in_order(&dir, first, second)
-            };
-            let (ahead, behind) = (
-                both((by_one, "one"), (by_two, "two")),
-                both((by_two, "two"), (by_one, "one")),
-            );
-            let tell = |found: &Contents| {
-                let lines = found.iter().filter(|(path, _)| {
-                    let is_fixture = ["dir", "dir/sub", "directory", "directory/inside", "other"];
-                    !is_fixture.iter().any(|name| *path == Path::new(name))
-                });
-                let lines = lines.map(|(path, (mode, content))| {
-                    let text = String::from_utf8_lossy(content).replace("ffff", "");
-                    format!("{} {mode:o} {text}", path.display())
-                });
-                lines.collect::<Vec<_>>().join("; ")
-            };
-            let are_merged = !(OF_CONTENTS.contains(&by_one.0) && OF_CONTENTS.contains(&by_two.0));
-            if let (Some(ahead), Some(behind)) = (&ahead, &behind)
-                && ahead == behind
-                && are_merged
-            {
-                if found != *ahead {
-                    failures.push(format!(
-                        "{order}: {name}: found {}\n    expected {}",
-                        tell(&found),
-                        tell(ahead)
-                    ));
-                }
-                continue;
-            }
-            for (change, who) in [(by_one, "one"), (by_two, "two")] {
-                let dir = plain.path().join(format!("{order} {number} {who} alone"));
-                let alone = in_order(&dir, (change, who), (&CHANGES[0], who)).unwrap();
-                if has(&alone, who) && !has(&found, who) {
-                    failures.push(format!("{order}: {name}: what {who} wrote is gone: {}", tell(&found)));
-                }
-            }
-        }
-        one.end();
-        two.end();
-        assert_server_has(&rig, &rig.folder, &one.place.tree(), order);
+    let rig = rig(105);
+    let mut one = Machine::started(&rig, "one");
+    let pairs: Vec<(String, &Change, &Change)> = CHANGES
+        .iter()
+        .flat_map(|one| {
+            CHANGES
+                .iter()
+                .map(move |two| (format!("{} and {}", one.0, two.0), one, two))
+        })
+        .collect();
+    for (name, ..) in &pairs {
+        fs::create_dir(one.path(name)).unwrap();
+        prepare(&one.path(name));
     }
+    settle(&rig, &[&one], "prepared");
+    let mut two = Machine::started(&rig, "two");
+    settle(&rig, &[&one, &two], "both have it");
+    assert_same(&[&one, &two], "both have it");
+    one.stop();
+    two.stop();
+    for (name, by_one, by_two) in &pairs {
+        by_one.1(&one.path(name), "one").unwrap();
+        by_two.1(&two.path(name), "two").unwrap();
+    }
+    match order {
+        "one first" => {
+            one.begin();
+            settle(&rig, &[&one], order);
+            two.begin();
+        }
+        _ => {
+            one.begin();
+            two.begin();
+        }
+    }
+    settle(&rig, &[&one, &two], order);
+    assert_same(&[&one, &two], order);
+    for (number, (name, by_one, by_two)) in pairs.iter().enumerate() {
+        let found = contents(&one.path(name));
+        let both = |first: (&Change, &str), second: (&Change, &str)| {
+            let dir = plain.path().join(format!("{order} {number} {}", first.1));
+            in_order(&dir, first, second)
+        };
+        let (ahead, behind) = (
+            both((by_one, "one"), (by_two, "two")),
+            both((by_two, "two"), (by_one, "one")),
+        );
+        let tell = |found: &Contents| {
+            let lines = found.iter().filter(|(path, _)| {
+                let is_fixture = ["dir", "dir/sub", "directory", "directory/inside", "other"];
+                !is_fixture.iter().any(|name| *path == Path::new(name))
+            });
+            let lines = lines.map(|(path, (mode, content))| {
+                let text = String::from_utf8_lossy(content).replace("ffff", "");
+                format!("{} {mode:o} {text}", path.display())
+            });
+            lines.collect::<Vec<_>>().join("; ")
+        };
+        let are_merged = !(OF_CONTENTS.contains(&by_one.0) && OF_CONTENTS.contains(&by_two.0));
+        if let (Some(ahead), Some(behind)) = (&ahead, &behind)
+            && ahead == behind
+            && are_merged
+        {
+            if found != *ahead {
+                failures.push(format!(
+                    "{order}: {name}: found {}\n    expected {}",
+                    tell(&found),
+                    tell(ahead)
+                ));
+            }
+            continue;
+        }
+        for (change, who) in [(by_one, "one"), (by_two, "two")] {
+            let dir = plain.path().join(format!("{order} {number} {who} alone"));
+            let alone = in_order(&dir, (change, who), (&CHANGES[0], who)).unwrap();
+            if has(&alone, who) && !has(&found, who) {
+                failures.push(format!("{order}: {name}: what {who} wrote is gone: {}", tell(&found)));
+            }
+        }
+    }
+    one.end();
+    two.end();
+    assert_server_has(&rig, &rig.folder, &one.place.tree(), order);
     assert!(
         failures.is_empty(),
         "{} failures:\n{}",
