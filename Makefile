@@ -19,7 +19,7 @@ quick: dependencies ## Checks what a change needs before a commit: format, tidy 
 	@scripts/quick
 
 # Shells start what runs in the background with SIGINT ignored, and commands that are tested would keep it so.
-test: dependencies ## Runs all tests (up to half an hour on 2 cores, after the build).
+test: dependencies ## Runs all tests (about a quarter of an hour on 2 cores, after the build).
 	@started=$$SECONDS; \
 	runner=CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z.-' 'A-Z__')_RUNNER; \
 	if env --default-signal=INT,QUIT "$$runner=scripts/run-test-program" cargo test --workspace --no-fail-fast -- --test-threads=$(TEST_THREADS); then \

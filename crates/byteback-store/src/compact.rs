@@ -86,7 +86,8 @@ fn group_to_merge(
     Ok(group)
 }
 
-/// Adds a piece of composed rows, the oldest of which was laid over `base_len_bytes`, to their pages.
+/// Adds a piece of composed rows, the oldest of which was laid over `base_len_bytes`, to their
+/// pages.
 pub(crate) fn push_composed(builder: &mut PageBuilder, base_len_bytes: u64, range: ByteRange, source: Source<Literal>) {
     match source {
         Source::Copy { base_offset } if base_offset == range.start() => {}

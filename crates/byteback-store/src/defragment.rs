@@ -22,9 +22,9 @@
 //! after the difference of the two was written, whether or not this one helped.
 //!
 //! Order of durable steps: (1) new frames are appended and synced; (2) one catalog transaction
-//! refers to them and pays. A crash before (2) leaves unreferenced bytes, as that of an upload does.
-//! Batches may be applied in between: the new row is made for the newest version of then, whose
-//! pieces in moved frames are found by their places in these frames.
+//! refers to them and pays. A crash before (2) leaves unreferenced bytes, as that of an upload
+//! does. Batches may be applied in between: the new row is made for the newest version of then,
+//! whose pieces in moved frames are found by their places in these frames.
 //!
 //! Memory: a count for each frame and a place for each piece that is moved, of contents of at most
 //! `StoreLimits::defragmented_pieces_max` pieces (others are left alone), the pages of their row,
@@ -89,7 +89,8 @@ pub struct Defragmented {
     pub page_bytes: u64,
 }
 
-/// Notes that `layer` was laid over contents of `len_before_bytes`, with `stored_bytes` of literals.
+/// Notes that `layer` was laid over contents of `len_before_bytes`, with `stored_bytes` of
+/// literals.
 pub(crate) fn note_layer(
     catalog: &dyn CatalogWrite,
     node: NodeNumber,
@@ -289,7 +290,7 @@ impl Store {
                 false => Outcome::Done,
             });
         }
-        // The file has other contents now, or changes all the time. What was written is paid for.
+        // The file has other contents now, or changes all the time. The frames are paid for.
         let written_bytes = moving.written_bytes;
         self.settle(node, None, |row| {
             row.credit_bytes = row.credit_bytes.saturating_sub(written_bytes);
@@ -456,7 +457,7 @@ enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walked {
     All,
-    /// It is not wanted any more.
+    /// The caller wants no more.
     Part,
     TooMany,
 }

@@ -8,10 +8,10 @@
 //! frames are noted (`damage`), and the walk continues.
 //!
 //! Memory: the directories on the way, one number per file that was seen (a file with several names
-//! is checked once), two numbers for each of [`FRAMES_MAX`] frames, and [`HELD_LEN_MAX`]. Beyond that,
-//! frames of [`SHORT_LEN_MAX`], of which defragmented files have very many, are remembered only while
-//! their neighbours are checked: their pieces lie side by side, and one that is elsewhere is read
-//! again.
+//! is checked once), two numbers for each of [`FRAMES_MAX`] frames, and [`HELD_LEN_MAX`]. Beyond
+//! that, frames of [`SHORT_LEN_MAX`], of which defragmented files have very many, are remembered
+//! only while their neighbours are checked: their pieces lie side by side, and one that is
+//! elsewhere is read again.
 
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};

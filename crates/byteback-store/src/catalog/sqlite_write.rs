@@ -84,6 +84,9 @@ impl Transaction<'_> {
     }
 }
 
+/// A page of extents, with the offset of its first one.
+type StartedPage = (u64, Vec<u8>);
+
 /// A layer's only segment, which is in its row; the others are in rows of their own.
 fn only_segment(segments: &[SegmentNumber]) -> (Option<SegmentNumber>, &[SegmentNumber]) {
     match segments {
@@ -93,7 +96,7 @@ fn only_segment(segments: &[SegmentNumber]) -> (Option<SegmentNumber>, &[Segment
 }
 
 /// A layer's only page, if it is short: then it is in its row; the others are in rows of their own.
-fn only_page(pages: &[(u64, Vec<u8>)]) -> (Option<&(u64, Vec<u8>)>, &[(u64, Vec<u8>)]) {
+fn only_page(pages: &[StartedPage]) -> (Option<&StartedPage>, &[StartedPage]) {
     match pages {
         [only] if only.1.len() <= schema::INLINE_PAGE_LEN_MAX => (Some(only), &[]),
         pages => (None, pages),

@@ -61,7 +61,7 @@ impl FrameCount {
         self.frames.get(frame).copied().unwrap_or_default()
     }
 
-    /// What was counted, as it is noted.
+    /// The count, as it is noted.
     pub(super) fn row(&self) -> FragmentationRow {
         let frames = || self.frames.iter();
         let needed_bytes = frames().map(|(frame, live)| live.needed(frame)).sum();

@@ -20,8 +20,8 @@ pub(super) struct Moved {
     to: Literal,
 }
 
-/// The new place of the byte at `from`, or `None` if it was not moved, and the number of bytes, of at
-/// most `len_bytes`, of which the same is true. `moved` is sorted, and no two of it overlap.
+/// The new place of the byte at `from`, or `None` if it was not moved, and the number of bytes, of
+/// at most `len_bytes`, of which the same is true. `moved` is sorted, and no two of it overlap.
 pub(super) fn place_of(moved: &[Moved], from: Literal, len_bytes: u64) -> (Option<Literal>, u64) {
     let next = moved.partition_point(|moved| (moved.frame, moved.skip) <= (from.frame, from.skip));
     let before = next.checked_sub(1).and_then(|index| moved.get(index));
@@ -44,7 +44,7 @@ pub(super) struct Moving {
     stored: Vec<u8>,
     pub(super) moved: Vec<Moved>,
     pub(super) written_bytes: u64,
-    /// What was needed and what was wasted of the frames whose pieces were moved.
+    /// The needed and the wasted bytes of the frames whose pieces were moved.
     needed_before_bytes: u64,
     waste_before_bytes: u64,
     /// Whether the catalog refers, or may refer, to the frames.
@@ -142,7 +142,7 @@ impl Moving {
         Ok(())
     }
 
-    /// What is to be noted of contents of which `count` was counted before.
+    /// The count after the moves, as it is noted; `count` is the one before.
     pub(super) fn row_after(&self, count: &FrameCount) -> FragmentationRow {
         let before = count.row();
         let kept = before.needed_bytes.saturating_sub(self.needed_before_bytes);

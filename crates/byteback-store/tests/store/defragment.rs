@@ -1,5 +1,5 @@
-//! Live pieces of mostly dead frames, written together: what is read of the newest contents, what is
-//! written for that, and that no version of any file ever reads differently.
+//! Live pieces of mostly dead frames, written together: what is read of the newest contents, what
+//! is written for that, and that no version of any file ever reads differently.
 
 use crate::lab::{Batch, Lab, ROOT};
 use crate::sums::{delta, sql};
@@ -200,7 +200,10 @@ fn defragmented_contents_read_the_same_in_random_lives() {
 }
 
 fn life_of_random_files(seed: u64) -> u64 {
-    println!("BYTEBACK_SEED={seed}");
+    #[allow(clippy::print_stdout, reason = "shown only when the test fails")]
+    {
+        println!("BYTEBACK_SEED={seed}");
+    }
     let mut rng = SplitMix64::new(seed);
     let lab = Lab::new(1 << 20);
     let mut contents: BTreeMap<u128, Vec<u8>> = BTreeMap::new();
@@ -329,6 +332,9 @@ fn batches_that_come_meanwhile_are_not_lost() {
     verified(&lab);
 }
 
+/// Plans a fault of what a lab does next.
+type Plan = Box<dyn Fn(&Lab)>;
+
 /// A file that is due, on a disk and a catalog that lose their power together.
 fn with_due_file(disk: SimDisk) -> (Lab, Vec<Vec<u8>>) {
     let lab = Lab::in_memory(disk, 64 * 1024);
@@ -376,7 +382,7 @@ fn defragmenting_survives_power_cuts_and_failed_operations() {
         assert_eq!(defragmented(lab), Defragmented::default(), "{when}");
     };
     let phases = [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After];
-    let mut plans: Vec<(String, Box<dyn Fn(&Lab)>)> = Vec::new();
+    let mut plans: Vec<(String, Plan)> = Vec::new();
     for nth in 1..=ops {
         plans.push((
             format!("cut at operation {nth}"),

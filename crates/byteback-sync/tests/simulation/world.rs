@@ -49,7 +49,8 @@ struct Task {
     is_killed: bool,
     /// Its machine sleeps until then.
     asleep_until_ns: u64,
-    /// Wakes its thread, and no other: dozens of them wait while each of thousands of turns is taken.
+    /// Wakes its thread, and no other: dozens of them wait while each of thousands of turns is
+    /// taken.
     turn: Arc<Condvar>,
 }
 
@@ -226,7 +227,7 @@ impl World {
                 let mut state = self.lock();
                 let jitter = state.random.below(JITTER_NS);
                 let at_ns = state.now_ns.saturating_add(time_ns).saturating_add(jitter);
-                let task = state.tasks.get_mut(&id).expect("a task that runs is there");
+                let task = state.tasks.get_mut(&id).unwrap();
                 (task.at_ns, task.hears) = (at_ns.max(task.asleep_until_ns), hears);
                 let turn = Arc::clone(&task.turn);
                 state.running = None;

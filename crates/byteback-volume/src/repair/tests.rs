@@ -257,7 +257,7 @@ fn a_block_that_rots_costs_what_was_in_it() {
             let kind = kind_of(&block, at);
             let is_page = kind.is_none() && block.iter().any(|byte| *byte != 0);
             if kind.is_none() && !is_page
-                || random.below(8) > 0
+                || random.below(16) > 0
                     && !matches!(
                         kind,
                         Some(

@@ -312,6 +312,19 @@ impl Byteback {
             .arg(target);
         run_watched(&mut command, move |line| tell_status(line, &on_status))
     }
+
+    /// Verifies the newest moment of `folder`; returns the stored bytes that the server read.
+    pub(crate) fn verify(&self, folder: &Path) -> Result<(u64, Finished), SuiteError> {
+        #[derive(Deserialize)]
+        struct Verified {
+            bytes: u64,
+        }
+        let mut command = self.command();
+        command.args(["verify", "--json", "--dir"]).arg(folder);
+        let finished = run_watched(&mut command, |_| ())?;
+        let verified: Verified = summary(&finished)?;
+        Ok((verified.bytes, finished))
+    }
 }
 
 /// The progress of a command.

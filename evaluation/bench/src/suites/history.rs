@@ -5,7 +5,8 @@
 //! ten small files, makes ten and removes five, through the mount. Then Byteback and restic back up
 //! the same state, in turn: Byteback the mounted folder, to its server on this machine; restic the
 //! backing folder, into a repository on the same disk. Both have the folder in the page cache. At
-//! the end both restore the newest backup, and what they restore is compared with the folder.
+//! the end both restore the newest backup, and what they restore is compared with the folder. The
+//! server verifies it too: what that reads is compared with what there is.
 //!
 //! restic always encrypts and Byteback does not yet; the cost of that is within its CPU time. Most
 //! of its time goes into reading and chunking the image, which changed somewhere.
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use crate::alternate::{Contender, Measures, Results, Samples, alternate_after};
 use crate::compare::compare;
 use crate::random::Random;
-use crate::report::{Metric, OURS, Record, record};
+use crate::report::{Goal, Metric, OURS, Record, record};
 use crate::rig::byteback::{Byteback, Mount, Server};
 use crate::rig::interrupt;
 use crate::rig::restic::{self, Restic};
@@ -47,6 +48,13 @@ const METRICS: [Metric; 5] = [
     metric("growth of the store", "MiB"),
     metric("peak memory of the client", "MiB"),
 ];
+
+/// Reads of the store for a verification.
+const VERIFY_READ: Metric = Metric {
+    name: "stored bytes read for each byte of content",
+    unit: "ratio",
+    goal: Some(Goal::AtMost(1.2)),
+};
 
 const fn metric(name: &'static str, unit: &'static str) -> Metric {
     Metric { name, unit, goal: None }
@@ -125,11 +133,15 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
     };
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
     let restored = restore_both(&test_bed, snapshot)?;
+    let verified = verify(&test_bed)?;
     let mut records: Vec<Record> = METRICS
         .into_iter()
         .filter_map(|metric| record(SUITE, "each backup", metric, &results))
         .collect();
     records.extend(record(SUITE, "restore of the newest", metric("wall", "s"), &restored));
+    for metric in [VERIFY_READ, metric("wall", "s")] {
+        records.extend(record(SUITE, "verification of the newest", metric, &verified));
+    }
     test_bed.mount.unmount()?;
     Ok(records)
 }
@@ -202,6 +214,33 @@ fn restore_both(test_bed: &TestBed, snapshot: u64) -> Result<Results, SuiteError
         results.insert(name, [("wall", wall)].into());
     }
     Ok(results)
+}
+
+/// Verifies the newest backup: what is read, against the bytes of all files, and how long it takes.
+fn verify(test_bed: &TestBed) -> Result<Results, SuiteError> {
+    tell("verifying");
+    let (read_bytes, finished) = test_bed.byteback.verify(&test_bed.folder)?;
+    let content_bytes = content_len(&test_bed.folder)?;
+    let one = |value: f64| std::iter::once(value).collect::<Samples>();
+    let measures = [
+        (VERIFY_READ.name, one(mib(read_bytes) / mib(content_bytes))),
+        ("wall", one(finished.wall_s)),
+    ];
+    Ok(Results::from([(OURS, measures.into())]))
+}
+
+/// Bytes of all files below `path`.
+fn content_len(path: &Path) -> Result<u64, SuiteError> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += match metadata.is_dir() {
+            true => content_len(&entry.path())?,
+            false => metadata.len(),
+        };
+    }
+    Ok(bytes)
 }
 
 /// Bytes that the files below `path` take on the disk.

@@ -146,7 +146,7 @@ fn whatever_two_machines_do_at_once_is_merged_or_kept() {
 }
 
 #[test]
-fn whatever_a_machine_did_before_another_met_it_is_merged_or_kept() {
+fn whatever_two_machines_do_in_turn_is_merged_or_kept() {
     merged_or_kept("one first");
 }
 
