@@ -2,6 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Time for which others may keep a mount busy.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// See the module.
 pub(crate) struct Disk {
@@ -33,6 +37,16 @@ impl Administration for Command {
         let path = std::env::var("PATH").unwrap_or_default();
         self.env("PATH", format!("{path}:/usr/sbin:/sbin"))
     }
+}
+
+fn is_unmounted(path: &Path) -> bool {
+    let status = Command::new("umount")
+        .arg_path()
+        .arg(path)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.unwrap().success()
 }
 
 pub(crate) fn text(path: &Path) -> &str {
@@ -83,7 +97,13 @@ impl Disk {
     }
 
     pub(crate) fn unmount(&self) {
-        run("umount", &[text(&self.path())]);
+        // A program that another test starts has this one's descriptors until it is loaded.
+        let began = Instant::now();
+        let path = self.path();
+        while !is_unmounted(&path) {
+            assert!(began.elapsed() < PATIENCE, "{} is still in use", path.display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use byteback_testkit::tools::run;
 
@@ -55,7 +56,12 @@ impl Disk {
 
     /// Passes the image to `act` while it is not mounted.
     pub(crate) fn while_not_mounted(&self, act: impl FnOnce(&Path)) {
-        run("umount", &[self.point.to_str().unwrap()]);
+        // A program that another test starts has this one's descriptors until it is loaded.
+        let began = Instant::now();
+        while !Command::new("umount").arg(&self.point).status().unwrap().success() {
+            assert!(began.elapsed() < Duration::from_secs(20), "the disk is still in use");
+            std::thread::sleep(Duration::from_millis(20));
+        }
         act(self.image.as_ref().unwrap().path());
         self.mount();
     }
