@@ -269,7 +269,11 @@ impl Store {
             let page_bytes = composed.pages_len();
             let mut row = catalog.fragmentation(node)?.unwrap_or_default();
             let paid = moving.written_bytes.saturating_add(page_bytes);
-            row.credit_bytes = row.credit_bytes.saturating_sub(paid);
+            // The credit may have gone to a file that took over these contents meanwhile.
+            let Some(credit_left) = row.credit_bytes.checked_sub(paid) else {
+                break;
+            };
+            row.credit_bytes = credit_left;
             let found = moving.row_after(&count);
             let waste_bytes = match chosen.is_cut_short {
                 true => found.waste_bytes,

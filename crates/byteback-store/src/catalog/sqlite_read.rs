@@ -416,9 +416,7 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn next_fragmented(&self, after: NodeNumber) -> Result<Option<(NodeNumber, String)>, StoreError> {
-        let query = "SELECT f.node, folder.name FROM fragmentation AS f JOIN node ON node.id = f.node \
-                     JOIN folder ON folder.id = node.folder WHERE f.is_due AND f.node > ?1 ORDER BY f.node LIMIT 1";
-        self.one("find a fragmented file", query, [after], |row| {
+        self.one("find a fragmented file", NEXT_FRAGMENTED, [after], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
     }
@@ -444,6 +442,12 @@ pub(super) const NODES_OF_SEGMENT: &str = "\
     UNION SELECT layer.node FROM referring CROSS JOIN layer ON layer.pages = referring.id \
       CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
     ORDER BY 1 LIMIT ?3";
+
+/// Asked after each batch: it must not look at files that are not due.
+pub(super) const NEXT_FRAGMENTED: &str = "\
+    SELECT f.node, folder.name FROM fragmentation AS f INDEXED BY fragmentation_due \
+      CROSS JOIN node ON node.id = f.node CROSS JOIN folder ON folder.id = node.folder \
+    WHERE f.is_due AND f.node > ?1 ORDER BY f.node LIMIT 1";
 
 /// The end of an open entry fits SQLite's numbers exactly.
 const _: () = assert!(OPEN == i64::MAX.cast_unsigned());

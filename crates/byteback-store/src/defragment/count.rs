@@ -9,7 +9,7 @@ use byteback_extents::ByteRange;
 use std::collections::{HashMap, HashSet};
 
 /// Bytes of an extent in a page, with its share of the page's frames, at most.
-const EXTENT_LEN: u64 = 24;
+const EXTENT_LEN: u64 = 32;
 
 /// Pieces of one frame that contents need.
 #[derive(Clone, Copy, Debug, Default)]

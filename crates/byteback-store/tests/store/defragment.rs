@@ -76,6 +76,20 @@ fn overwrite(content: &mut [u8], places: usize, place_len: usize, align: usize, 
     Batch::default().patch(FILE, content.len() as u64, &places)
 }
 
+/// Sends versions, each with this number of random pages of the one before overwritten.
+fn overwrite_pages(
+    lab: &Lab,
+    versions: std::ops::RangeInclusive<u64>,
+    content: &mut [u8],
+    places: usize,
+    rng: &mut SplitMix64,
+) {
+    for version in versions {
+        let batch = overwrite(content, places, PAGE, PAGE, rng);
+        lab.send(version, Some(version - 1), &batch).unwrap();
+    }
+}
+
 fn stored(lab: &Lab) -> u64 {
     lab.store.folder("f").unwrap().stored_bytes
 }
@@ -477,10 +491,7 @@ fn a_copy_and_its_original_go_on_apart() {
     let mut content = noise(1, 1 << 20);
     lab.first(&[(FILE, &content)]);
     let mut rng = SplitMix64::new(8);
-    for version in 2..=4 {
-        let batch = overwrite(&mut content, 30, PAGE, PAGE, &mut rng);
-        lab.send(version, Some(version - 1), &batch).unwrap();
-    }
+    overwrite_pages(&lab, 2..=4, &mut content, 30, &mut rng);
     let len = content.len() as u64;
     lab.send(5, Some(4), &Batch::default().following(3, b"copy", FILE, len, &[]))
         .unwrap();
@@ -505,10 +516,7 @@ fn files_that_nobody_reads_any_more_are_left_alone() {
     let mut content = noise(1, 1 << 20);
     lab.first(&[(FILE, &content)]);
     let mut rng = SplitMix64::new(9);
-    for version in 2..=5 {
-        let batch = overwrite(&mut content, 30, PAGE, PAGE, &mut rng);
-        lab.send(version, Some(version - 1), &batch).unwrap();
-    }
+    overwrite_pages(&lab, 2..=5, &mut content, 30, &mut rng);
     assert!(
         lab.catalog
             .read()
@@ -587,10 +595,7 @@ fn what_is_too_much_for_one_row_is_done_in_several() {
     let mut content = noise(1, 2 << 20);
     lab.first(&[(FILE, &content)]);
     let mut rng = SplitMix64::new(12);
-    for version in 2..=4 {
-        let batch = overwrite(&mut content, 60, PAGE, PAGE, &mut rng);
-        lab.send(version, Some(version - 1), &batch).unwrap();
-    }
+    overwrite_pages(&lab, 2..=4, &mut content, 60, &mut rng);
     let before = verified(&lab);
     let done = defragmented(&lab);
     assert!(done.rows > 1, "{done:?}");

@@ -1,8 +1,8 @@
 use super::SqliteCatalog;
 use crate::catalog::schema::INLINE_PAGE_LEN_MAX;
-use crate::catalog::sqlite_read::NODES_OF_SEGMENT;
-use crate::catalog::{Catalog as _, LayerRow};
-use crate::numbers::{LayerNumber, LayerRowNumber, SegmentNumber};
+use crate::catalog::sqlite_read::{NEXT_FRAGMENTED, NODES_OF_SEGMENT};
+use crate::catalog::{Catalog as _, FragmentationRow, LayerRow};
+use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
 use byteback_model::{FileId, SnapshotLabel};
 use rusqlite::StatementStatus;
 
@@ -114,4 +114,33 @@ fn files_of_a_segment_are_found_without_looking_at_all_files() {
     assert_eq!(nodes.len(), 1);
     let steps = statement.get_status(StatementStatus::VmStep);
     assert!(steps < 500, "{steps} steps for one file of 3,000");
+}
+
+#[test]
+fn due_files_are_found_without_looking_at_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(dir.path().join("catalog")).unwrap();
+    let write = catalog.write().unwrap();
+    let folder = write.insert_folder("mail", 1).unwrap().id;
+    let mut last = None;
+    for id in 1..=3000 {
+        let node = write.insert_node(folder, FileId(id)).unwrap();
+        let row = FragmentationRow {
+            is_due: id == 3000,
+            ..FragmentationRow::default()
+        };
+        write.put_fragmentation(node, &row).unwrap();
+        last = Some(node);
+    }
+    write.commit().unwrap();
+    let read = catalog.read().unwrap();
+    let found = read.next_fragmented(NodeNumber::START).unwrap();
+    assert_eq!(found, last.map(|node| (node, "mail".to_owned())));
+    assert_eq!(read.next_fragmented(last.unwrap()).unwrap(), None);
+    drop(read);
+    let connection = catalog.writer.lock().unwrap();
+    let mut statement = connection.prepare(NEXT_FRAGMENTED).unwrap();
+    assert!(statement.exists([0]).unwrap());
+    let steps = statement.get_status(StatementStatus::VmStep);
+    assert!(steps < 100, "{steps} steps for one due file of 3,000");
 }
