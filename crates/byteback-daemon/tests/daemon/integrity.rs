@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use byteback_control::{
     ChangesCursor, DamagedFile, ErrorKind, LiveContent, LiveGroup, LiveTree, ServiceError, TreeService, Work,
@@ -22,7 +22,7 @@ use byteback_mount::CacheMode;
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags, fadvise, fallocate, openat};
 
 use crate::btrfs_disk::{run, text};
-use crate::fixture::{Fixture, Served};
+use crate::fixture::{Fixture, Served, until};
 
 const BLOCK: u64 = 4096;
 
@@ -108,14 +108,6 @@ fn below(fixture: &Fixture) -> OwnedFd {
 
 fn damaged(fixture: &Fixture) -> Vec<DamagedFile> {
     fixture.client().status().unwrap().damaged
-}
-
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits until a later change of a file would give it other times: checksums of a file that was

@@ -9,7 +9,7 @@ use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
 use byteback_mount::{CacheMode, MountOptions, Unmount, mount_table};
 use byteback_oplog::LedgerEvent;
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, until};
 use crate::operations::look;
 use crate::saved::{OpenBackup, Saved};
 
@@ -262,6 +262,11 @@ fn folder_does_not_start_over_one_mounted_inside_meanwhile() {
     };
     let start = |tree, directory: &Path| Daemon::start(tree, &DaemonOptions::new(MountOptions::new(directory)));
     let is_mounted = |directory: &Path| mount_table::at(directory).is_some();
+    // A program that another test starts holds all of our files open until it is executed.
+    let end = |daemon: Daemon| {
+        until("the mount is idle", || daemon.mount().unmount(Unmount::IfIdle).is_ok());
+        daemon.run().unwrap();
+    };
     let opened = open(&outer, "of outer");
     let within = start(open(&inner, "of inner"), &inner).unwrap();
     let refused = start(opened, &outer).err().expect("the outer folder started");
@@ -275,11 +280,9 @@ fn folder_does_not_start_over_one_mounted_inside_meanwhile() {
     let around = start(open(&outer, "of outer"), &outer).unwrap();
     assert!(is_mounted(&outer));
     for daemon in [around, within] {
-        daemon.mount().unmount(Unmount::IfIdle).unwrap();
-        daemon.run().unwrap();
+        end(daemon);
     }
     let daemon = start(open(&outer, "of outer"), &outer).unwrap();
     fs::write(inner.join("file"), "after").unwrap();
-    daemon.mount().unmount(Unmount::IfIdle).unwrap();
-    daemon.run().unwrap();
+    end(daemon);
 }

@@ -315,6 +315,11 @@ fn eventually(what: &str, holds: impl FnMut() -> bool) {
     assert!(within(DYING, holds), "not within {DYING:?}: {what}");
 }
 
+/// A program that another test starts holds all of our files open until it is executed.
+fn unmount_when_idle(mount: &Mount) {
+    eventually("idle", || mount.unmount(Unmount::IfIdle).is_ok());
+}
+
 fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let name = path.to_str().unwrap().replace('\\', "\\134").replace(' ', "\\040");
@@ -549,7 +554,7 @@ fn an_unmount_does_not_wait_for_ever_for_a_copy_of_the_mount() {
     fs::create_dir(&copy).unwrap();
     rustix::mount::mount_bind(fixture.tree(), &copy).unwrap();
     assert!(fixture.mount().holders().is_empty(), "it is in its place");
-    fixture.mount().unmount(Unmount::IfIdle).unwrap();
+    unmount_when_idle(fixture.mount());
     assert!(!is_mounted(&fixture.tree()) && !fixture.mount().has_ended());
     let file = fs::File::create(copy.join("f")).unwrap();
     let holders = fixture.mount().holders();
@@ -621,5 +626,5 @@ fn mount_elsewhere_sees_changes_made_in_the_directory_itself() {
         fs::read(at.join("g")).is_ok_and(|read| read == b"second, longer")
     });
     eventually("the old name is gone", || !at.join("f").exists());
-    mount.unmount(Unmount::IfIdle).unwrap();
+    unmount_when_idle(&mount);
 }
