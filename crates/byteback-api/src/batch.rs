@@ -61,6 +61,7 @@ use byteback_delta::leaves::LeafKind;
 use byteback_model::FileId;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use packed::DICTIONARY;
 pub use packed::{STREAMED_LEN_MAX, UNPACKED_LEN_MAX, VERSION_PACKED, VERSION_STREAMED, packed};
 pub use reader::{BatchReader, Record};
 pub use writer::BatchWriter;

@@ -29,6 +29,7 @@ pub mod directory_digests;
 pub mod fingerprint;
 pub mod folder_name;
 pub mod join_code;
+pub mod line;
 pub mod messages;
 pub mod openapi;
 pub mod problem;

@@ -84,6 +84,8 @@ routes! {
     Metrics = Get "/metrics" Member;
     /// The OpenAPI document.
     OpenApi = Get "/openapi.json" Open;
+    /// Open a line: a connection that stands and carries calls.
+    Line = Get "/v1/line" Member;
     /// Exchange a join token for a device token.
     Join = Post "/v1/devices" Open;
     /// List devices, and invitations that wait to be used.

@@ -20,6 +20,7 @@ mod damage;
 mod devices;
 mod events;
 mod finding;
+mod line;
 mod link;
 mod many;
 mod network;
@@ -37,6 +38,7 @@ use byteback_api::routes::Route;
 use byteback_api::{Fingerprint, Problem};
 use byteback_host::clock::{Clock, RealClock};
 use counting::{CountingConnector, WireCounter};
+use line::Lines;
 use link::LinkMeter;
 use network::NetworkConnector;
 
@@ -143,6 +145,7 @@ const USER_AGENT: &str = concat!("byteback/", env!("CARGO_PKG_VERSION"));
 /// A Byteback server, reached with one device's token.
 pub struct ServerClient {
     agent: ureq::Agent,
+    lines: Lines,
     base_url: String,
     /// The value of the `Authorization` header; empty: no header.
     authorization: RwLock<String>,
@@ -178,10 +181,20 @@ enum Body<'a> {
     BatchPiece(&'a [u8]),
 }
 
+impl Body<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Nothing => &[],
+            Self::Bytes { bytes, .. } | Self::BatchPiece(bytes) => bytes,
+        }
+    }
+}
+
 /// A request, ready to be sent as often as needed.
 struct Ask<'a> {
     /// Address of the server, for messages.
     base_url: &'a str,
+    route: Route,
     method: http::Method,
     /// Path and query, encoded.
     target: String,
@@ -267,18 +280,16 @@ impl ServerClient {
                 Arc::clone(&options.is_cancelled),
             ))
         });
-        let connector =
+        let connector = || {
             ().chain(NetworkConnector::new(options.network.clone()))
-                .chain(CountingConnector::new(Arc::clone(&counter), pacer))
+                .chain(CountingConnector::new(Arc::clone(&counter), pacer.clone()))
                 .chain(PinnedConnector::new(options.certificate))
                 .chain(RustlsConnector::default())
-                .chain(TogetherConnector);
+        };
+        let addresses = || Addresses::new(&options.other_addresses, turn.clone());
         Ok(Self {
-            agent: ureq::Agent::with_parts(
-                config,
-                connector,
-                Addresses::new(&options.other_addresses, turn.clone()),
-            ),
+            agent: ureq::Agent::with_parts(config, connector().chain(TogetherConnector), addresses()),
+            lines: Lines::new(connector(), addresses()),
             base_url,
             authorization: RwLock::new(format!("Bearer {token}")),
             counter,
@@ -295,6 +306,15 @@ impl ServerClient {
     /// Uses this token for all requests from now on.
     pub fn show_token(&self, token: &str) {
         *self.authorization.write().unwrap_or_else(PoisonError::into_inner) = format!("Bearer {token}");
+        self.lines.begin_anew();
+    }
+
+    /// The value of the header that shows the token; empty: there is to be none.
+    fn authorization(&self) -> String {
+        self.authorization
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn show_nothing(&self) {
@@ -365,6 +385,7 @@ impl ServerClient {
         };
         Ask {
             base_url: &self.base_url,
+            route,
             method,
             target,
             path_len,
@@ -393,14 +414,18 @@ impl ServerClient {
     }
 
     fn send_to_one(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
+        match self.call_on_line(ask)? {
+            Some(response) => self.judge(ask, response),
+            None => self.request(ask),
+        }
+    }
+
+    /// Makes a request of its own.
+    fn request(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
         let name = ask.name();
         let uri = format!("{}{}", self.base_url, ask.target);
         let mut request = http::Request::builder().method(ask.method.clone()).uri(uri);
-        let authorization = self
-            .authorization
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let authorization = self.authorization();
         if !authorization.is_empty() {
             request = request.header(http::header::AUTHORIZATION, authorization);
         }
@@ -410,23 +435,26 @@ impl ServerClient {
         if !matches!(ask.body, Body::BatchPiece(_)) {
             request = request.header(http::header::USER_AGENT, USER_AGENT);
         }
-        let bytes = match ask.body {
-            Body::Nothing => &[][..],
-            Body::Bytes { media, bytes } => {
-                request = request.header(http::header::CONTENT_TYPE, media);
-                bytes
-            }
-            Body::BatchPiece(bytes) => bytes,
-        };
+        if let Body::Bytes { media, .. } = ask.body {
+            request = request.header(http::header::CONTENT_TYPE, media);
+        }
         let failed = |error: ureq::Error| ServerError::of_transport(&name, error);
         let response = if matches!(ask.body, Body::Nothing) && ask.method == http::Method::GET {
             let request = request.body(()).map_err(|error| failed(error.into()))?;
             self.agent.run(self.limit_silence(request, ask))
         } else {
-            let request = request.body(bytes).map_err(|error| failed(error.into()))?;
+            let request = request.body(ask.body.bytes()).map_err(|error| failed(error.into()))?;
             self.agent.run(self.limit_silence(request, ask))
         };
-        let mut response = response.map_err(failed)?;
+        self.judge(ask, response.map_err(failed)?)
+    }
+
+    /// The answer, with its time limit, if it is no refusal.
+    fn judge(
+        &self,
+        ask: &Ask<'_>,
+        mut response: http::Response<ureq::Body>,
+    ) -> Result<http::Response<ureq::Body>, ServerError> {
         response.extensions_mut().insert(Patience {
             clock: Arc::clone(&self.options.clock),
             timeout: ask.timeout,
@@ -434,7 +462,7 @@ impl ServerClient {
         if response.status().is_success() {
             return Ok(response);
         }
-        Err(refusal(&name, response))
+        Err(refusal(&ask.name(), response))
     }
 
     fn limit_silence<S: ureq::AsSendBody>(&self, request: http::Request<S>, ask: &Ask<'_>) -> http::Request<S> {

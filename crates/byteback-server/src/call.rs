@@ -11,7 +11,7 @@ use crate::presence::Presence;
 use crate::problem::{Answer, of_store, parameter, refuse};
 use crate::subscriptions::Subscriptions;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, Response, header};
+use axum::http::{Extensions, HeaderMap, HeaderValue, Response, header};
 use byteback_api::FolderName;
 use byteback_api::problem::{Code, Problem};
 use byteback_api::query::Query;
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) searches: Arc<Semaphore>,
     /// Clients that listen for events.
     pub(crate) events: Arc<Semaphore>,
+    /// Lines that are open.
+    pub(crate) lines: Arc<Semaphore>,
     /// The clients' subscriptions to the events of folders.
     pub(crate) subscriptions: Subscriptions,
     /// Whether the server is about to stop.
@@ -61,6 +63,8 @@ pub(crate) struct Call {
     pub(crate) params: Vec<(String, String)>,
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
+    /// The connection that the request came on.
+    pub(crate) extensions: Extensions,
     pub(crate) body: Body,
 }
 

@@ -48,6 +48,8 @@ pub struct ServerConfig {
     pub keep_timeout: Duration,
     /// Time for which a client may be silent inside a body, or refuse to take bytes.
     pub idle_timeout: Duration,
+    /// Time for which a line may be open without a call.
+    pub line_timeout: Duration,
     /// Time for requests at work to finish when the server stops.
     pub shutdown_timeout: Duration,
     /// Time between two collections of unreferenced data.
@@ -74,6 +76,7 @@ impl Default for ServerConfig {
             head_timeout: Duration::from_secs(10),
             keep_timeout: Duration::from_secs(30),
             idle_timeout: Duration::from_secs(60),
+            line_timeout: Duration::from_secs(15 * 60),
             shutdown_timeout: Duration::from_secs(30),
             collect_interval: Duration::from_secs(3600),
             report: None,

@@ -13,7 +13,7 @@ use crate::call::{Call, Shared, json, text};
 use crate::connection::{Activity, Peer};
 use crate::presence::ActiveRequest;
 use crate::problem::{Answer, of_store, parameter, refuse, respond};
-use crate::{damage, devices, directories, events, guide, listing, reading, search, signature, upload};
+use crate::{damage, devices, directories, events, guide, line, listing, reading, search, signature, upload};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::Response;
@@ -126,6 +126,7 @@ async fn answer(
         params,
         query,
         headers: parts.headers,
+        extensions: parts.extensions,
         body,
     };
     let Some(pass) = pass else {
@@ -156,6 +157,7 @@ async fn run(route: Route, call: Call) -> Answer {
             let metrics = call.shared.metrics.to_text(call.shared.store.sums_cost());
             Ok(text("text/plain; version=0.0.4", metrics))
         }
+        Route::Line => line::line(call).await,
         Route::OpenApi => Ok(text("application/json", byteback_api::openapi::DOCUMENT.to_owned())),
         Route::Join => devices::join(call).await,
         Route::Devices => devices::devices(call).await,

@@ -32,6 +32,7 @@ mod events;
 mod guide;
 mod headers;
 mod in_process;
+mod line;
 mod listener;
 mod listing;
 mod metrics;

@@ -12,6 +12,7 @@ use crate::connection::Peer;
 use crate::dispatch::{Target, dispatch};
 use crate::door::{Door, DoorLimits};
 use crate::guide::GUIDE_PATH;
+use crate::line::Calls;
 use crate::listener::CountingListener;
 use crate::metrics::Metrics;
 use crate::presence;
@@ -207,6 +208,8 @@ where
     let signatures = Arc::new(Semaphore::new(config.signatures_max));
     let searches = Arc::new(Semaphore::new(config.searches_max));
     let events = Arc::new(Semaphore::new(config.events_max));
+    let lines_max = u32::try_from(config.connections_max).unwrap_or(u32::MAX);
+    let lines = Arc::new(Semaphore::new(lines_max as usize));
     let (tell_stopping, heard_stopping) = watch::channel(false);
     let long_searches = Arc::new(Semaphore::new(config.searches_max.div_ceil(2)));
     let lists = Arc::new(Semaphore::new(crate::search::LISTS_MAX));
@@ -219,6 +222,7 @@ where
         signatures,
         searches,
         events,
+        lines: Arc::clone(&lines),
         subscriptions: Subscriptions::default(),
         stopping: heard_stopping,
         long_searches,
@@ -242,7 +246,12 @@ where
         tokio::time::sleep(shutdown_timeout).await;
     };
     let result = tokio::select! {
-        result = serving.into_future() => result.map_err(ServerError::Serve),
+        result = async {
+            serving.await?;
+            // Lines are no connections of the library any more; they end by themselves, too.
+            let _ = lines.acquire_many(lines_max).await;
+            Ok(())
+        } => result.map_err(ServerError::Serve),
         () = cut_off => Ok(()),
     };
     collector.abort();
@@ -251,16 +260,20 @@ where
     result
 }
 
-/// The router, built from the one table, and the guide.
-fn router(shared: Arc<Shared>) -> Router {
+/// The calls that stand for themselves, built from the one table.
+fn calls(shared: &Arc<Shared>) -> Router {
     let mut router = Router::new();
-    let mut paths: Vec<&str> = Route::ALL.iter().map(|route| route.path()).collect();
+    let mut paths: Vec<&str> = Route::ALL
+        .iter()
+        .filter(|route| **route != Route::Line)
+        .map(|route| route.path())
+        .collect();
     paths.sort_unstable();
     paths.dedup();
     for path in paths {
         let mut methods: MethodRouter = MethodRouter::new();
         for &route in Route::ALL.iter().filter(|route| route.path() == path) {
-            let shared = Arc::clone(&shared);
+            let shared = Arc::clone(shared);
             let filter = match route.method() {
                 Method::Get => MethodFilter::GET,
                 Method::Put => MethodFilter::PUT,
@@ -272,20 +285,34 @@ fn router(shared: Arc<Shared>) -> Router {
         }
         router = router.route(path, methods);
     }
+    with_refusals(router, shared)
+}
+
+/// The router: calls, lines that carry calls, and the guide.
+fn router(shared: Arc<Shared>) -> Router {
+    let (of_calls, of_lines) = (calls(&shared), Arc::clone(&shared));
+    let carried = Calls(of_calls.clone());
+    let open_line = move |mut request: Request| {
+        request.extensions_mut().insert(carried.clone());
+        dispatch(Arc::clone(&of_lines), Target::Call(Route::Line), request)
+    };
+    let mut router = of_calls.route(Route::Line.path(), on(MethodFilter::GET, open_line));
     for path in [GUIDE_PATH.trim_end_matches('/'), GUIDE_PATH, "/guide/{*page}"] {
         let shared = Arc::clone(&shared);
         let handler = move |request: Request| dispatch(Arc::clone(&shared), Target::Guide, request);
         // HEAD comes with it.
         router = router.route(path, on(MethodFilter::GET, handler));
     }
-    let not_allowed = Arc::clone(&shared);
+    with_refusals(router, &shared)
+}
+
+/// Answers requests for which there is no call.
+fn with_refusals(router: Router, shared: &Arc<Shared>) -> Router {
+    let refuse = |code: Code| {
+        let shared = Arc::clone(shared);
+        move |request: Request| dispatch(Arc::clone(&shared), Target::Nothing(code), request)
+    };
     router
-        .fallback(move |request: Request| dispatch(Arc::clone(&shared), Target::Nothing(Code::RouteNotFound), request))
-        .method_not_allowed_fallback(move |request: Request| {
-            dispatch(
-                Arc::clone(&not_allowed),
-                Target::Nothing(Code::MethodNotAllowed),
-                request,
-            )
-        })
+        .fallback(refuse(Code::RouteNotFound))
+        .method_not_allowed_fallback(refuse(Code::MethodNotAllowed))
 }

@@ -222,6 +222,8 @@ impl Engine {
             parts,
         };
         engine.tell_left_out();
+        // Its calls are short and come for as long as it runs.
+        engine.parts.server.keep_line();
         Ok(engine)
     }
 

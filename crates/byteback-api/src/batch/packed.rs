@@ -35,7 +35,7 @@ const LEVEL: i32 = 3;
 const HEADER_LEN: usize = MAGIC.len() + 1;
 
 /// Strings that occur often in pieces, the most frequent last, where references are cheapest.
-pub(super) const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
+pub(crate) const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
 
 /// The piece in fewer bytes; `None` if it is too long for that, or would hardly become shorter.
 #[must_use]

@@ -17,6 +17,9 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::Ordering;
 use ureq::http;
 
+/// Longer pieces of a batch are packed by themselves, through a longer window than a line has.
+const LINE_PIECE_LEN_MAX: usize = 16 * 1024;
+
 /// A directory of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreePlace<'a> {
@@ -146,7 +149,10 @@ impl ServerClient {
         bytes: &[u8],
         go_on: GoOn<'_>,
     ) -> Result<BatchApplied, ServerError> {
-        if !self.refuses_packed.load(Ordering::Relaxed)
+        // On a line, a short piece is packed with the pieces before it.
+        let goes_on_line = bytes.len() <= LINE_PIECE_LEN_MAX && self.has_line();
+        if !goes_on_line
+            && !self.refuses_packed.load(Ordering::Relaxed)
             && let Some(packed) = packed(bytes)
         {
             match self.commit_piece(folder, counter, parts, &packed, go_on) {

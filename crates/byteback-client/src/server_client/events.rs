@@ -139,7 +139,10 @@ impl Listening<'_> {
     fn connect(&mut self) -> Result<ServerNews, ServerError> {
         let after = [("after", self.after.to_string())];
         let ask = self.client.ask(Route::Events, &[self.folder.as_str()], &after);
-        let response = self.client.send_once(&ask)?;
+        let response = match self.client.call_on_own_line(&ask)? {
+            Some(response) => self.client.judge(&ask, response)?,
+            None => self.client.send_once(&ask)?,
+        };
         let media = response.headers().get(http::header::CONTENT_TYPE);
         if media.is_none_or(|media| !media.as_bytes().starts_with(MEDIA_EVENTS.as_bytes())) {
             return Err(self.broken_rule("the answer is not an event stream"));

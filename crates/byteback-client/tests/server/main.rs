@@ -3,6 +3,7 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `client` | what is repeated, what is not, what is counted |
+//! | `line` | calls on a connection that stands |
 //! | `listening` | a folder's batches, heard of as they are applied |
 //! | `tls` | certificates, pinned and signed |
 
@@ -16,5 +17,6 @@
 )]
 
 mod client;
+mod line;
 mod listening;
 mod tls;

@@ -14,6 +14,7 @@ mod directories;
 mod events;
 mod excerpt;
 mod guide;
+mod line;
 mod search;
 mod signature;
 mod strangers;

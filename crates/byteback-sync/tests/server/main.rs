@@ -25,5 +25,6 @@ mod folding;
 mod folding_disk;
 mod ignoring;
 mod incoming;
+mod line;
 mod receiving;
 mod uploading;

@@ -9,6 +9,9 @@
 //!
 //! The store keeps one token for each device. Where a device is to get another one, the network
 //! exchanges the token in its requests ([`SimNetwork::exchange_tokens`]).
+//!
+//! A message on a line counts as a request. The network does not know what is in it: so lines end
+//! when a token is exchanged, and none is opened while requests of some method are lost.
 
 use super::world::{News, World};
 use byteback_client::{Connection, Network};
@@ -191,6 +194,8 @@ struct Link {
     disk: Option<SimDisk>,
     /// Method of requests that are all lost.
     lost_method: Option<&'static str>,
+    /// Connections that were made before the newest generation are broken.
+    generation: u64,
     /// Token that the machine has to show, and the one that the server knows, of the same length.
     tokens: Option<(String, String)>,
 }
@@ -221,6 +226,7 @@ impl SimNetwork {
             latency_ns_max: 0,
             disk: None,
             lost_method: None,
+            generation: 0,
             tokens: None,
         };
         Self {
@@ -248,18 +254,23 @@ impl SimNetwork {
 
     /// From now on requests with this HTTP method are lost.
     pub(crate) fn lose(&self, method: Option<&'static str>) {
-        self.link.lock().unwrap().lost_method = method;
+        let mut link = self.link.lock().unwrap();
+        link.lost_method = method;
+        link.generation += 1;
     }
 
     fn is_lost(&self, request: &[u8]) -> bool {
         let method = self.draw(|link| link.lost_method);
-        self.is_cut() || method.is_some_and(|method| request.starts_with(method.as_bytes()))
+        let is_of = |method: &str| request.starts_with(method.as_bytes()) || request.starts_with(OPENS_LINE);
+        self.is_cut() || method.is_some_and(is_of)
     }
 
     /// From now on the server accepts `shown` from the machine, and nothing else; `known` is the
     /// token that the store has. `None`: tokens pass as they are.
     pub(crate) fn exchange_tokens(&self, tokens: Option<(String, String)>) {
-        self.link.lock().unwrap().tokens = tokens;
+        let mut link = self.link.lock().unwrap();
+        link.tokens = tokens;
+        link.generation += 1;
     }
 
     /// Puts the store's token in the place of the shown one, and the other way round.
@@ -357,7 +368,15 @@ impl SimNetwork {
     }
 }
 
+/// The beginning of a request that opens a line.
+const OPENS_LINE: &[u8] = b"GET /v1/line ";
+
+/// The first line of a request. The bytes of a message on a line differ from life to life: they are
+/// masked at random, and the times of the kernel are packed in it.
 fn first_line(bytes: &[u8]) -> String {
+    if !bytes.first().is_some_and(u8::is_ascii_uppercase) {
+        return "a message on a line".to_owned();
+    }
     let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
     String::from_utf8_lossy(line).into_owned()
 }
@@ -375,6 +394,7 @@ impl Network for SimNetwork {
         let (life, stream) = self.server.open()?;
         Ok(Box::new(SimConnection {
             network: self.clone(),
+            generation: self.draw(|link| link.generation),
             life,
             stream: Some(stream),
             request: Vec::new(),
@@ -385,6 +405,7 @@ impl Network for SimNetwork {
 
 struct SimConnection {
     network: SimNetwork,
+    generation: u64,
     life: u64,
     /// `None`: the connection is broken.
     stream: Option<DuplexStream>,
@@ -449,6 +470,9 @@ impl SimConnection {
         let (life, Some(stream)) = (self.life, &mut self.stream) else {
             return Err(self.broken());
         };
+        if network.draw(|link| link.generation) != self.generation {
+            return Err(self.broken());
+        }
         if network.server.give(life, stream, &request[..arrives]).is_err() {
             return Err(self.broken());
         }
@@ -552,6 +576,6 @@ impl Connection for SimConnection {
     }
 
     fn is_open(&mut self) -> bool {
-        self.stream.is_some()
+        self.stream.is_some() && self.network.draw(|link| link.generation) == self.generation
     }
 }

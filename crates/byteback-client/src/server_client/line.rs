@@ -1,0 +1,374 @@
+//! A line to the server: a connection that stands and carries calls ([`byteback_api::line`]).
+//!
+//! A client that [keeps a line](ServerClient::keep_line) makes its short calls on it; calls for
+//! much, and those that come while the line is at work, are requests of their own. Nothing else
+//! knows of it: a call on a line has the answer that its request would have, and fails as that
+//! would.
+//!
+//! A line is opened when a call needs it. If that fails, the call becomes a request, and the next
+//! attempt waits: for a little while after a failed connection, longer where something on the way,
+//! or an older server, refuses lines. A line that was silent for long may have been forgotten by a
+//! router on the way, so it is asked for a sign of life before it is trusted with a call.
+
+use super::{Ask, Body, ServerClient};
+use crate::error::ServerError;
+use byteback_api::line::{
+    CALL_BODY_LEN_MAX, HEADERS_MAX, Line, LineAnswer, LineCall, LineError, PROTOCOL, limits, piece,
+};
+use byteback_api::routes::Route;
+use byteback_host::clock::Clock;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tungstenite::client::IntoClientRequest as _;
+use tungstenite::handshake::HandshakeError;
+use tungstenite::handshake::client::ClientHandshake;
+use ureq::http::{self, HeaderValue, Uri, header};
+use ureq::unversioned::resolver::Resolver;
+use ureq::unversioned::transport::time;
+use ureq::unversioned::transport::{ConnectionDetails, Connector, NextTimeout, Transport, TransportAdapter};
+
+/// After this silence a line has to give a sign of life.
+const TRUSTED_FOR: Duration = Duration::from_secs(30);
+
+/// Time until the next attempt after a connection failed.
+const AGAIN_AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// Time until the next attempt after lines were refused.
+const AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(600);
+
+/// Makes connections as the agent makes them for requests.
+trait Connects: Send + Sync {
+    fn connect(&self, details: &ConnectionDetails<'_>) -> Result<Box<dyn Transport>, ureq::Error>;
+}
+
+impl<C: Connector> Connects for C {
+    fn connect(&self, details: &ConnectionDetails<'_>) -> Result<Box<dyn Transport>, ureq::Error> {
+        let transport = Connector::connect(self, details, None)?;
+        Ok(transport.ok_or(ureq::Error::ConnectionFailed)?.boxed())
+    }
+}
+
+/// The lines of a client: one for calls, and those on which it listens.
+pub(super) struct Lines {
+    connector: Box<dyn Connects>,
+    resolver: Box<dyn Resolver>,
+    state: Arc<Mutex<State>>,
+}
+
+/// The state of the line for calls.
+#[derive(Default)]
+struct State {
+    is_wanted: bool,
+    /// The line, while it waits for a call.
+    free: Option<OpenLine>,
+    is_at_work: bool,
+    /// No line is opened before this moment of the monotonic clock.
+    not_before_ns: u64,
+}
+
+/// A line that is open.
+struct OpenLine {
+    line: Line<TransportAdapter>,
+    /// The moment of the last answer, on the monotonic clock.
+    heard_ns: u64,
+}
+
+/// Leave to use the line for calls. Given back with the line, once its answer has come whole: what
+/// is still on its way would be taken for the next answer, so without one the line is closed.
+struct Leave(Arc<Mutex<State>>);
+
+fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Leave {
+    fn give_back(self, line: OpenLine) {
+        locked(&self.0).free = Some(line);
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        locked(&self.0).is_at_work = false;
+    }
+}
+
+/// The reason for which a line could not be opened.
+enum NotOpened {
+    Failed,
+    Refused,
+}
+
+impl Lines {
+    pub(super) fn new(connector: impl Connector, resolver: impl Resolver) -> Self {
+        Self {
+            connector: Box::new(connector),
+            resolver: Box::new(resolver),
+            state: Arc::default(),
+        }
+    }
+
+    /// Begins anew, with another token.
+    pub(super) fn begin_anew(&self) {
+        let mut state = locked(&self.state);
+        (state.free, state.not_before_ns) = (None, 0);
+    }
+}
+
+impl ServerClient {
+    /// Keeps a line from now on: a connection that stands, on which short calls cost few bytes. It
+    /// is opened when it is needed; where lines are refused, requests go on to be made.
+    pub fn keep_line(&self) {
+        locked(&self.lines.state).is_wanted = true;
+    }
+
+    /// Whether a short call would go on a line that is open now.
+    pub(super) fn has_line(&self) -> bool {
+        locked(&self.lines.state).free.is_some()
+    }
+
+    /// The answer to a call that is made on the line for calls; `None`: it has to be a request.
+    pub(super) fn call_on_line(&self, ask: &Ask<'_>) -> Result<Option<http::Response<ureq::Body>>, ServerError> {
+        let fits = !matches!(
+            ask.route,
+            Route::Line | Route::Events | Route::Contents | Route::Bundle | Route::Verify | Route::PartPut
+        );
+        if !fits || ask.body.bytes().len() > CALL_BODY_LEN_MAX {
+            return Ok(None);
+        }
+        let (leave, kept) = {
+            let mut state = locked(&self.lines.state);
+            let may_open = self.clock().monotonic_ns() >= state.not_before_ns;
+            if !state.is_wanted || state.is_at_work || (state.free.is_none() && !may_open) {
+                return Ok(None);
+            }
+            state.is_at_work = true;
+            (Leave(Arc::clone(&self.lines.state)), state.free.take())
+        };
+        let line = match kept.and_then(|line| self.trusted(line)) {
+            Some(line) => line,
+            None => match self.open_line_if_allowed() {
+                Some(line) => line,
+                None => return Ok(None),
+            },
+        };
+        self.call_on(line, Some(leave), ask).map(Some)
+    }
+
+    /// The answer to a call that is made on a line of its own; `None`: it has to be a request.
+    pub(super) fn call_on_own_line(&self, ask: &Ask<'_>) -> Result<Option<http::Response<ureq::Body>>, ServerError> {
+        let is_wanted = locked(&self.lines.state).is_wanted;
+        match is_wanted.then(|| self.open_line_if_allowed()).flatten() {
+            Some(line) => self.call_on(line, None, ask).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A line that was kept, if it still works as far as is known.
+    fn trusted(&self, mut kept: OpenLine) -> Option<OpenLine> {
+        let stream = kept.line.stream();
+        if !stream.get_mut().is_open() {
+            return None;
+        }
+        let silence_ns = self.clock().monotonic_ns().saturating_sub(kept.heard_ns);
+        if Duration::from_nanos(silence_ns) < TRUSTED_FOR {
+            return Some(kept);
+        }
+        stream.set_timeout(within(self.options.connect_timeout));
+        kept.line.ping().ok()?;
+        Some(kept)
+    }
+
+    fn open_line_if_allowed(&self) -> Option<OpenLine> {
+        let now_ns = self.clock().monotonic_ns();
+        if now_ns < locked(&self.lines.state).not_before_ns {
+            return None;
+        }
+        let pause = match self.open_line() {
+            Ok(line) => return Some(line),
+            Err(NotOpened::Failed) => AGAIN_AFTER_FAILURE,
+            Err(NotOpened::Refused) => AGAIN_AFTER_REFUSAL,
+        };
+        let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
+        let now_ns = self.clock().monotonic_ns();
+        locked(&self.lines.state).not_before_ns = now_ns.saturating_add(pause_ns);
+        None
+    }
+
+    fn open_line(&self) -> Result<OpenLine, NotOpened> {
+        let ask = self.ask(Route::Line, &[], &[]);
+        let address = format!("{}{}", self.base_url, ask.target);
+        let uri: Uri = address.parse().map_err(|_| NotOpened::Refused)?;
+        let mut parts = uri.clone().into_parts();
+        let scheme = match uri.scheme_str() {
+            Some("https") => "wss",
+            _ => "ws",
+        };
+        parts.scheme = scheme.parse().ok();
+        let mut request = Uri::from_parts(parts)
+            .map_err(|_| NotOpened::Refused)?
+            .into_client_request()
+            .map_err(|_| NotOpened::Refused)?;
+        let headers = request.headers_mut();
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(super::USER_AGENT));
+        if let Ok(token) = HeaderValue::from_str(&self.authorization()) {
+            headers.insert(header::AUTHORIZATION, token);
+        }
+        let mut stream = self.connect(&uri).map_err(|_| NotOpened::Failed)?;
+        stream.set_timeout(within(self.options.connect_timeout));
+        let handshake = ClientHandshake::start(stream, request, Some(limits())).map_err(|_| NotOpened::Refused)?;
+        let (socket, _) = handshake.handshake().map_err(|error| match error {
+            // Silence is a refusal, too: of a proxy that does not know what to do.
+            HandshakeError::Failure(tungstenite::Error::Io(error)) => match ureq::Error::from(error) {
+                ureq::Error::Timeout(_) => NotOpened::Refused,
+                _ => NotOpened::Failed,
+            },
+            HandshakeError::Failure(_) | HandshakeError::Interrupted(_) => NotOpened::Refused,
+        })?;
+        Ok(OpenLine {
+            line: Line::new(socket).map_err(|_| NotOpened::Failed)?,
+            heard_ns: self.clock().monotonic_ns(),
+        })
+    }
+
+    /// A connection to the server, as the agent makes it for a request.
+    fn connect(&self, uri: &Uri) -> Result<TransportAdapter, ureq::Error> {
+        let config = self.agent.config();
+        let timeout = within(self.options.connect_timeout);
+        // At a clock that stands still, each wait has the whole limit; in a simulation, the
+        // machine's own clock would say nothing.
+        let now: Arc<dyn Fn() -> time::Instant + Send + Sync> = Arc::new(|| time::Instant::AlreadyHappened);
+        let details = ConnectionDetails {
+            uri,
+            addrs: self.lines.resolver.resolve(uri, config, timeout)?,
+            config,
+            request_level: false,
+            resolver: &*self.lines.resolver,
+            now: now(),
+            timeout,
+            current_time: Arc::clone(&now),
+            // There is no proxy.
+            run_connector: Arc::new(|_| Err(ureq::Error::ConnectionFailed)),
+            register_shutdown: Arc::new(|_| Ok(())),
+        };
+        Ok(TransportAdapter::new(self.lines.connector.connect(&details)?, now))
+    }
+
+    fn call_on(
+        &self,
+        mut open: OpenLine,
+        leave: Option<Leave>,
+        ask: &Ask<'_>,
+    ) -> Result<http::Response<ureq::Body>, ServerError> {
+        let name = ask.name();
+        let failed = |error: LineError| match error {
+            LineError::Broken(why) => ServerError::protocol(&name, why),
+            error => ServerError::of_transport(&name, io::Error::from(error).into()),
+        };
+        let media = match ask.body {
+            Body::Bytes { media, .. } => Some((header::CONTENT_TYPE.as_str(), media)),
+            Body::Nothing | Body::BatchPiece(_) => None,
+        };
+        let given = ask.headers.iter().map(|(name, value)| (*name, value.as_str()));
+        let mut headers = [None; HEADERS_MAX];
+        for (slot, header) in headers.iter_mut().zip(given.chain(media)) {
+            *slot = Some(header);
+        }
+        let unsummed = match ask.body {
+            Body::BatchPiece(bytes) => piece::unsummed(bytes),
+            Body::Bytes { .. } | Body::Nothing => None,
+        };
+        let call = LineCall {
+            method: ask.route.method(),
+            target: &ask.target,
+            headers,
+            body: unsummed.as_deref().unwrap_or_else(|| ask.body.bytes()),
+            is_unsummed: unsummed.is_some(),
+        };
+        let stream = open.line.stream();
+        stream.set_timeout(within(ask.timeout));
+        open.line.send(&call.encode()).map_err(failed)?;
+        open.line.stream().set_timeout(within(ask.timeout));
+        let message = receive(&mut open.line).map_err(failed)?;
+        let answer = LineAnswer::decode(&message, true).map_err(failed)?;
+        let head = answer
+            .head
+            .ok_or_else(|| ServerError::protocol(&name, "an answer has no head".to_owned()))?;
+        let mut response = http::Response::builder().status(head.status);
+        for (name, value) in head.headers.iter().map_while(|header| *header) {
+            response = response.header(name, value);
+        }
+        let mut body = LineBody {
+            line: Some((open, leave)),
+            piece: answer.piece.to_vec(),
+            taken: 0,
+            timeout: ask.timeout,
+            clock: Arc::clone(&self.options.clock),
+        };
+        if answer.is_last {
+            body.ended();
+        }
+        response
+            .body(ureq::Body::builder().reader(body))
+            .map_err(|error| ServerError::protocol(&name, error.to_string()))
+    }
+}
+
+fn within(time_limit: Duration) -> NextTimeout {
+    NextTimeout {
+        after: time::Duration::Exact(time_limit),
+        ..NextTimeout::default()
+    }
+}
+
+fn receive(line: &mut Line<TransportAdapter>) -> Result<Vec<u8>, LineError> {
+    // The stream blocks.
+    line.receive()?
+        .ok_or_else(|| LineError::Io(io::ErrorKind::TimedOut.into()))
+}
+
+/// The body of an answer on a line.
+struct LineBody {
+    /// The line, until the answer has ended.
+    line: Option<(OpenLine, Option<Leave>)>,
+    /// The newest piece, and how much of it was taken.
+    piece: Vec<u8>,
+    taken: usize,
+    timeout: Duration,
+    clock: Arc<dyn Clock>,
+}
+
+impl LineBody {
+    /// Nothing is to come any more: the line is free.
+    fn ended(&mut self) {
+        if let Some((mut open, Some(leave))) = self.line.take() {
+            open.heard_ns = self.clock.monotonic_ns();
+            leave.give_back(open);
+        }
+    }
+}
+
+impl Read for LineBody {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let mut rest = self.piece.get(self.taken..).unwrap_or_default();
+            if !rest.is_empty() {
+                let read = rest.read(buffer)?;
+                self.taken = self.taken.saturating_add(read);
+                return Ok(read);
+            }
+            let Some((open, _)) = &mut self.line else {
+                return Ok(0);
+            };
+            open.line.stream().set_timeout(within(self.timeout));
+            let message = receive(&mut open.line)?;
+            let answer = LineAnswer::decode(&message, false)?;
+            (self.piece, self.taken) = (answer.piece.to_vec(), 0);
+            if answer.is_last {
+                self.ended();
+            }
+        }
+    }
+}
