@@ -421,6 +421,29 @@ pub struct Digests {
     pub digests: Vec<Option<String>>,
 }
 
+/// Maximum number of lengths in one `POST .../alike`.
+pub const ALIKE_MAX: usize = 1000;
+
+/// Shortest files that `POST .../alike` finds, in bytes.
+pub const ALIKE_LEN_MIN: u64 = 64 * 1024;
+
+/// Body of `POST .../alike`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedAlike {
+    /// The moment.
+    pub at: Seq,
+    /// Lengths of files in bytes, at most [`ALIKE_MAX`].
+    pub lens_bytes: Vec<u64>,
+}
+
+/// Answer of `POST .../alike`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlikeFiles {
+    /// Some files of each length, in the order of the request; those first that the folder got
+    /// last.
+    pub files: Vec<Vec<FileId>>,
+}
+
 /// Maximum number of files in one `POST .../bundle`.
 pub const BUNDLED_MAX: usize = 1000;
 

@@ -90,7 +90,8 @@ pub enum Cause {
     /// The file replaced another one, which the server has: a program saved it under a new name and
     /// renamed it, or removed the old one first.
     Replaced,
-    /// A program copied the file inside the folder from one that the server has.
+    /// The server had the content in another file: a program copied that inside the folder, or the
+    /// content came from elsewhere once more.
     Copied,
 }
 

@@ -189,6 +189,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Groups => search::groups(call).await,
         Route::Matches => search::matches(call).await,
         Route::Chunks => search::chunks(call).await,
+        Route::Alike => reading::alike(call).await,
         Route::Digests => reading::digests(call).await,
         Route::Bundle => reading::bundle(call).await,
         Route::Contents => reading::contents(call).await,

@@ -13,8 +13,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use byteback_api::contents_request::{ContentsRequest, REQUEST_LEN_MAX};
 use byteback_api::messages::{
-    BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, DIGESTED_LEN_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX, Digests,
-    VerifyEvent, WantedContents, WantedDigests,
+    ALIKE_MAX, AlikeFiles, BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, DIGESTED_LEN_MAX, DIGESTED_TOTAL_MAX,
+    DIGESTS_MAX, Digests, VerifyEvent, WantedAlike, WantedContents, WantedDigests,
 };
 use byteback_api::problem::Code;
 use byteback_api::{MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST, MEDIA_DELTA, MEDIA_JSON_LINES};
@@ -160,6 +160,23 @@ fn send_delta(reader: ContentReader, out: &mut OutgoingBytes) -> Result<(), Stor
         let _ = out.send();
     }
     Ok(())
+}
+
+/// Most files of one length in an answer.
+const ALIKE_FILES_MAX: usize = 4;
+
+pub(crate) async fn alike(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let folder = call.folder()?;
+    let wanted: WantedAlike = call.take_json().await?;
+    if wanted.lens_bytes.len() > ALIKE_MAX {
+        return Err(parameter(format!(
+            "at most {ALIKE_MAX} lengths can be looked for at once"
+        )));
+    }
+    let store = call.shared.store.clone();
+    let files = blocking(move || store.alike(&folder, wanted.at, &wanted.lens_bytes, ALIKE_FILES_MAX)).await?;
+    json(&AlikeFiles { files })
 }
 
 pub(crate) async fn digests(mut call: Call) -> Answer {

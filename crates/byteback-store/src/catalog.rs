@@ -359,6 +359,14 @@ pub trait CatalogRead: DeviceRead {
     /// The file with the lowest number after `after` whose fragmentation is due, and its folder's
     /// name.
     fn next_fragmented(&self, after: NodeNumber) -> Result<Option<(NodeNumber, String)>, StoreError>;
+    /// The node with the highest number below `before` that has or once had this length, which is
+    /// at least [`ALIKE_LEN_MIN`].
+    fn node_of_length(
+        &self,
+        folder: FolderNumber,
+        len_bytes: u64,
+        before: NodeNumber,
+    ) -> Result<Option<NodeNumber>, StoreError>;
     /// Nodes of a folder that have a layer which refers to a segment, by number.
     fn nodes_of_segment(
         &self,

@@ -20,6 +20,7 @@
 //!
 //! This crate knows no HTTP, no JSON and no client.
 
+pub mod alike;
 pub mod apply;
 pub mod catalog;
 mod codec;
@@ -54,6 +55,7 @@ pub mod totals;
 pub mod verify;
 pub mod versions;
 
+pub use alike::ALIKE_LEN_MIN;
 pub use byteback_extents::ByteRange;
 pub use error::StoreError;
 pub use store::{Store, StoreLimits, StoreParts};

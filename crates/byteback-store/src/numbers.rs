@@ -40,6 +40,9 @@ numbers! {
 impl NodeNumber {
     /// The position before the first node.
     pub const START: Self = Self(0);
+
+    /// The position behind the last node.
+    pub const END: Self = Self(i64::MAX);
 }
 
 impl LayerNumber {

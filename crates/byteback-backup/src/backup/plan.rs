@@ -99,6 +99,8 @@ pub(super) enum Call {
     Chunks,
     /// Compares short contents as a whole.
     Digests,
+    /// Finds files by their length.
+    Alike,
     /// Looks blocks up; a kind of [`Call::Matches`].
     Lookup,
     /// Gives a signature of parts in short blocks; without an answer, what is left is sent.
@@ -127,6 +129,7 @@ pub(super) struct Answers {
     matches: bool,
     chunks: bool,
     digests: bool,
+    alike: bool,
     lookup: bool,
     excerpt: bool,
 }
@@ -139,6 +142,7 @@ impl Answers {
         matches: true,
         chunks: true,
         digests: true,
+        alike: true,
         lookup: true,
         excerpt: true,
     };
@@ -151,6 +155,7 @@ impl Answers {
             matches: false,
             chunks: false,
             digests: false,
+            alike: false,
             lookup: false,
             excerpt: false,
         };
@@ -164,6 +169,7 @@ impl Answers {
             Call::Matches => self.matches = false,
             Call::Chunks => self.chunks = false,
             Call::Digests => self.digests = false,
+            Call::Alike => self.alike = false,
             Call::Lookup => self.lookup = false,
             Call::Excerpt => self.excerpt = false,
         }
@@ -182,6 +188,7 @@ impl Answers {
             Call::Matches => self.matches,
             Call::Chunks => self.chunks,
             Call::Digests => self.digests,
+            Call::Alike => self.alike,
             Call::Lookup => self.lookup,
             Call::Excerpt => self.excerpt,
         }

@@ -5,9 +5,10 @@
 //! directory and the node in it; the others are remembered for the next backup.
 //!
 //! `ahead` looks up attributes while files are sent, `bases` contents at the server that many files
-//! are compared with.
+//! are compared with, `alike` those that new files may equal.
 
 mod ahead;
+mod alike;
 mod bases;
 
 use super::changes::{changed_bytes, count_name, count_node};
@@ -347,7 +348,10 @@ impl Transfer<'_, '_, '_> {
         if let Some(short) = short
             && self.is_same_short(change.node, attributes.size, &short)?
         {
-            return self.send_as_existing(change, id, attributes, &short);
+            return self.send_as_existing(change, id, attributes, (short.id, short.cause));
+        }
+        if let Some(equal) = self.equal_elsewhere(change.node, attributes.size)? {
+            return self.send_as_existing(change, id, attributes, equal);
         }
         let is_damaged = attributes.kind == NodeKind::File && self.job.damaged.contains(&change.node);
         let whole;

@@ -187,14 +187,15 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&Asked<'_>)
         .map_or(0, |len| len.trim().parse().unwrap());
     let mut sent = vec![0; body_len];
     client.read_exact(&mut sent).unwrap();
-    let (path, query) = head.split(' ').nth(1).unwrap().split_once('?').unwrap_or_default();
+    let target = head.split(' ').nth(1).unwrap();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let call = path.rsplit('/').next().unwrap();
     let asked = Asked {
         call,
         query,
         body: &sent,
     };
-    if ["signature", "excerpt", "groups", "matches", "chunks"].contains(&call)
+    if ["alike", "signature", "excerpt", "groups", "matches", "chunks"].contains(&call)
         && let Some((status, media, body)) = script(&asked)
     {
         let len = body.len();

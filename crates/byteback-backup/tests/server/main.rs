@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `model` | random changes, backups and restores of every snapshot |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
+//! | `alike` | new files whose content the server has in another one |
 //! | `examining` | whole files that are looked for in the server's version of them |
 //! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
 //! | `hostile` | answers that no honest server gives |
@@ -31,6 +32,7 @@
     reason = "a test"
 )]
 
+mod alike;
 mod examining;
 mod faults;
 mod following;

@@ -5,7 +5,9 @@ use super::finding::Broken;
 use super::progress::AnswerBody;
 use super::{Body, GoOn, ServerClient, persist};
 use crate::error::ServerError;
-use byteback_api::messages::{BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, WantedContents, WantedDigests};
+use byteback_api::messages::{
+    AlikeFiles, BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, WantedAlike, WantedContents, WantedDigests,
+};
 use byteback_api::routes::Route;
 use byteback_api::{ContentsRequest, FolderName, MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST};
 use byteback_delta::ReadError;
@@ -75,6 +77,29 @@ fn ended() -> ContentsError {
 const _: () = assert!(BUNDLED_MAX <= bundle::CONTENTS_MAX && BUNDLED_LEN_MAX <= bundle::CONTENT_LEN_MAX);
 
 impl ServerClient {
+    /// Some files of each of these lengths at a moment, of at most `ALIKE_MAX` lengths.
+    ///
+    /// # Errors
+    /// As every call. A server that is older than this call does not know it.
+    pub fn alike(&self, folder: &FolderName, at: Seq, lens_bytes: &[u64]) -> Result<Vec<Vec<FileId>>, ServerError> {
+        let bytes = to_json(&WantedAlike {
+            at,
+            lens_bytes: lens_bytes.to_vec(),
+        })?;
+        let mut ask = self.ask(Route::Alike, &[folder.as_str()], &[]);
+        ask.body = json_body(&bytes);
+        let files = self.json::<AlikeFiles>(&ask)?.files;
+        if files.len() != lens_bytes.len() {
+            let message = format!(
+                "{} lengths were asked about, {} answered",
+                lens_bytes.len(),
+                files.len()
+            );
+            return Err(ServerError::protocol(&ask.name(), message));
+        }
+        Ok(files)
+    }
+
     /// The digests of short contents at a moment, of at most `DIGESTS_MAX` files; `None` for those
     /// that the server does not return.
     ///

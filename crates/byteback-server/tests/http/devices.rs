@@ -8,10 +8,11 @@ use std::net::Shutdown;
 
 /// Calls that a device may make whatever it was given: none of them reveals a folder that it was
 /// not given.
-const OF_NO_FOLDER: [(&str, &str); 5] = [
+const OF_NO_FOLDER: [(&str, &str); 6] = [
     ("GET", "/healthz"),
     ("GET", "/metrics"),
     ("GET", "/openapi.json"),
+    ("GET", "/v1/line"),
     ("POST", "/v1/devices"),
     ("GET", "/v1/folders"),
 ];

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod alike;
 mod bundle;
 mod client;
 mod contents;

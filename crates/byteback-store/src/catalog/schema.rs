@@ -14,6 +14,7 @@
 //! - `folder.last_snapshot` is the highest number that a snapshot of the folder was ever given, so
 //!   that no number is given twice.
 //! - A modification time is `attribute.mtime_high` times 2^64 more than `attribute.mtime_ns`.
+//! - `attribute_by_size` has only files that are worth comparing with a new one of their length.
 //! - `fragmentation` is a bound of `crate::defragment`; a file without a row has none yet.
 //! - `sums`, `sum_chunk` (`crate::sums`) and `damage` (`crate::damage`) hold only what can be made
 //!   again; a staged part without a row of `staged_digest` is sent again.
@@ -67,6 +68,7 @@ CREATE TABLE attribute (
   PRIMARY KEY (node, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX attribute_by_seq ON attribute (folder, seq);
+CREATE INDEX attribute_by_size ON attribute (folder, size) WHERE size >= 65536;
 CREATE TABLE entry (
   parent INTEGER NOT NULL REFERENCES node(id), name BLOB NOT NULL, from_seq INTEGER NOT NULL, to_seq INTEGER NOT NULL,
   folder INTEGER NOT NULL, child INTEGER NOT NULL REFERENCES node(id),

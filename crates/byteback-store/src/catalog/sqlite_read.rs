@@ -421,6 +421,20 @@ impl CatalogRead for Transaction<'_> {
         })
     }
 
+    fn node_of_length(
+        &self,
+        folder: FolderNumber,
+        len_bytes: u64,
+        before: NodeNumber,
+    ) -> Result<Option<NodeNumber>, StoreError> {
+        let Ok(len_bytes) = i64::try_from(len_bytes) else {
+            return Ok(None);
+        };
+        let params = (folder, len_bytes, before);
+        let found = self.one("find a file of some length", NODE_OF_LENGTH, params, |row| row.get(0))?;
+        Ok(found.flatten())
+    }
+
     fn nodes_of_segment(
         &self,
         folder: FolderNumber,
@@ -442,6 +456,12 @@ pub(super) const NODES_OF_SEGMENT: &str = "\
     UNION SELECT layer.node FROM referring CROSS JOIN layer ON layer.pages = referring.id \
       CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
     ORDER BY 1 LIMIT ?3";
+
+/// The bound is that of the index, which has no shorter files.
+pub(super) const NODE_OF_LENGTH: &str = "\
+    SELECT max(node) FROM attribute WHERE folder = ?1 AND size = ?2 AND size >= 65536 AND node < ?3";
+
+const _: () = assert!(crate::ALIKE_LEN_MIN == 65536);
 
 /// Asked after each batch: it must not look at files that are not due.
 pub(super) const NEXT_FRAGMENTED: &str = "\

@@ -8,18 +8,21 @@ use byteback_delta::leaves::LeafKind;
 use byteback_host::random::SplitMix64;
 use byteback_host::sim::{CrashPhase, SimDisk};
 use byteback_model::{FileId, NodeKind, Seq, SnapshotLabel};
-use byteback_store::StoreError;
 use byteback_store::catalog::{
     AttributeRow, BatchCondition, BatchKey, BatchRow, Catalog, CatalogRead, CatalogWrite, DeviceRow, EntryRow,
     FolderRow, FragmentationRow, InvitationRow, LayerRow, OPEN, SqliteCatalog,
 };
 use byteback_store::numbers::{ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
+use byteback_store::{ALIKE_LEN_MIN, StoreError};
 use std::fmt::Debug;
 
 const LIVES: u64 = 12;
 const TRANSACTIONS: u64 = 60;
 const NAMES: [&str; 3] = ["a", "b", "\u{fc}"];
 const FILES: u128 = 5;
+
+/// Lengths of files, some of which are long enough to be found by their length.
+const LENGTHS: [u64; 4] = [7, ALIKE_LEN_MIN - 1, ALIKE_LEN_MIN, 1 << 40];
 const DEVICES: u64 = 3;
 const SEGMENTS: u64 = 6;
 
@@ -284,7 +287,7 @@ fn draw_tree_call(read: &dyn CatalogRead, draw: &mut Draw, scene: &Scene) -> Opt
             let has_layer = layer != LayerNumber::NONE && draw.random.coin();
             let mut row = AttributeRow {
                 seq,
-                attributes: attributes(NodeKind::File, draw.below(100)),
+                attributes: attributes(NodeKind::File, LENGTHS[draw.below(4) as usize]),
                 layer: if has_layer { layer } else { LayerNumber::NONE },
                 content_seq: if has_layer { seq } else { 0 },
             };
@@ -472,6 +475,11 @@ fn observe_folder(read: &dyn CatalogRead, folder: &FolderRow, seen: &mut Vec<Str
     }
     for segment in (1..=SEGMENTS).map(SegmentNumber) {
         see!(read.nodes_of_segment(id, segment, 2));
+    }
+    for len_bytes in LENGTHS {
+        for before in [NodeNumber(2), NodeNumber::END] {
+            see!(read.node_of_length(id, len_bytes, before));
+        }
     }
     let nodes: Vec<_> = (0..FILES)
         .filter_map(|file| read.node_number(id, FileId(file)).unwrap())

@@ -114,6 +114,24 @@ fn content_that_the_server_has_is_found_in_sync() {
     assert_eq!(fs::read(&copy).unwrap(), image);
     assert!(stored < 16 * 1024, "{stored} bytes are stored for a copy");
 
+    // A program that copies by reading and writing says nothing of it; nor does a file that comes
+    // from outside, here from what the mount does not have any more.
+    let stored = synced.stored_by("a copy by hand", || {
+        fs::write(synced.place.tree().join("copy by hand"), &image).unwrap();
+    });
+    assert!(stored < 4 * 1024, "{stored} bytes are stored for a copy by hand");
+    let outside = synced.place.base.join("outside");
+    fs::copy(&copy, &outside).unwrap();
+    fs::remove_file(&copy).unwrap();
+    synced.settle("the copy is gone");
+    let stored = synced.stored_by("what comes from outside", || {
+        fs::copy(&outside, synced.place.tree().join("moved in")).unwrap();
+    });
+    assert!(
+        stored < 4 * 1024,
+        "{stored} bytes are stored for what comes from outside"
+    );
+
     // A mail is taken out of a mailbox: the rest moves forward, and is written in place.
     let _ = image.splice(300 * 1024..301 * 1024, []);
     let stored = synced.stored_by("a part that is gone", || {

@@ -399,6 +399,7 @@ fn plan_chooses_only_methods_the_server_supports() {
                     excerpt: false,
                     groups: false,
                     digests: false,
+                    alike: false,
                     lookup: false,
                     signature,
                     matches,

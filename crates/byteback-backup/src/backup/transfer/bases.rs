@@ -14,12 +14,12 @@
 use super::super::changes::changed_bytes;
 use super::super::followed::ShortFile;
 use super::super::plan::{Call, DeltaChoice, EXAMINED_LEN_MIN, cost};
+use super::alike::AlikeFile;
 use super::{Transfer, count_node};
 use crate::decisions::{Cause, Decision, DeltaMethod};
 use crate::error::Result;
 use byteback_api::messages::{DIGESTED_LEN_MAX, DIGESTS_MAX};
-use byteback_control::{ContentChange, ErrorKind, NodeChange, Piece, ServiceError};
-use byteback_delta::ContentDigest;
+use byteback_control::{ContentChange, NodeChange, ServiceError};
 use byteback_model::{Attributes, ContentBase, ContentChange as BatchContent, FileId, NodeId, NodeKind, NodeRecord};
 use std::collections::HashMap;
 
@@ -33,6 +33,8 @@ pub(super) struct Bases {
     predecessors: HashMap<NodeId, (NodeId, Cause)>,
     /// Contents of the server that short files may be equal to.
     short: HashMap<NodeId, ShortFile>,
+    /// Files of the server that have the lengths of new ones.
+    alike: HashMap<NodeId, Vec<AlikeFile>>,
 }
 
 impl Bases {
@@ -44,6 +46,11 @@ impl Bases {
     /// The content that a short file may be equal to.
     pub(super) fn take_short(&mut self, node: NodeId) -> Option<ShortFile> {
         self.short.remove(&node)
+    }
+
+    /// The files that have the length of a new one.
+    pub(super) fn take_alike(&mut self, node: NodeId) -> Vec<AlikeFile> {
+        self.alike.remove(&node).unwrap_or_default()
     }
 }
 
@@ -68,8 +75,10 @@ impl Transfer<'_, '_, '_> {
         };
         let is_long_enough = |attributes: &Attributes| attributes.size >= EXAMINED_LEN_MIN || is_short(attributes);
         let new = files().filter(|(change, attributes)| !self.server_has(change) && is_long_enough(attributes));
-        let new: Vec<NodeId> = new.map(|(change, _)| change.node).collect();
-        let predecessors = self.predecessors(new);
+        let mut new: Vec<(NodeId, u64)> = new.map(|(change, attributes)| (change.node, attributes.size)).collect();
+        let predecessors = self.predecessors(new.iter().map(|(node, _)| *node).collect());
+        new.retain(|(node, _)| !predecessors.contains_key(node) && !self.job.damaged.contains(node));
+        let alike = self.alike(&new);
         let short =
             files().filter(|(change, attributes)| is_short(attributes) && !self.job.damaged.contains(&change.node));
         let candidates = short.filter_map(|(change, attributes)| {
@@ -82,7 +91,11 @@ impl Transfer<'_, '_, '_> {
             Some((change.node, attributes.size, id, cause))
         });
         let short = self.with_digests(candidates.collect());
-        self.bases = Bases { predecessors, short };
+        self.bases = Bases {
+            predecessors,
+            short,
+            alike,
+        };
     }
 
     /// The files that these new ones replaced, or were copied from.
@@ -129,28 +142,7 @@ impl Transfer<'_, '_, '_> {
 
     /// Whether a short file equals the server's.
     pub(super) fn is_same_short(&mut self, node: NodeId, size_bytes: u64, there: &ShortFile) -> Result<bool> {
-        let mut digest = ContentDigest::new(size_bytes);
-        let mut take = |piece: Piece<'_>| {
-            match piece {
-                Piece::Data { bytes, .. } => digest.push(bytes),
-                Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
-            }
-            Ok(())
-        };
-        let read = match self.contents.of(node) {
-            Some(bytes) => take(Piece::Data { offset: 0, bytes }),
-            // Peeked at, as it may be read again.
-            None => self.job.tree.peek(self.cut.cut, node, &[(0, size_bytes)], &mut take),
-        };
-        match read {
-            Ok(()) => {
-                self.report.hashed_bytes += size_bytes;
-                Ok(digest.finish() == Some(there.digest))
-            }
-            // The sending of the file will report why it cannot be read.
-            Err(error) if error.kind == ErrorKind::Node => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.digest_of(node, size_bytes)? == Some(there.digest))
     }
 
     /// Sends a file whose content the server has, in this file or in another one.
@@ -159,7 +151,7 @@ impl Transfer<'_, '_, '_> {
         change: &NodeChange,
         id: FileId,
         attributes: Attributes,
-        there: &ShortFile,
+        (there, cause): (FileId, Cause),
     ) -> Result<()> {
         let size_bytes = attributes.size;
         self.stream.node(&NodeRecord {
@@ -169,18 +161,18 @@ impl Transfer<'_, '_, '_> {
             // others.
             content: Some(BatchContent {
                 deltas: 0,
-                base: ContentBase::Of(there.id),
+                base: ContentBase::Of(there),
             }),
         })?;
         self.report.changed_bytes += size_bytes;
         self.report.found_bytes += size_bytes;
         self.report.examined_files += 1;
-        self.report.followed_files += u64::from(there.id != id);
+        self.report.followed_files += u64::from(there != id);
         if let Some(decisions) = &mut self.decisions {
             decisions.decided(&Decision {
                 node: change.node,
                 method: DeltaMethod::Hash,
-                cause: there.cause,
+                cause,
                 fallback: None,
                 size_bytes,
                 changed_bytes: size_bytes,

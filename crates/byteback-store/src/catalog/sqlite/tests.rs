@@ -1,9 +1,9 @@
 use super::SqliteCatalog;
 use crate::catalog::schema::INLINE_PAGE_LEN_MAX;
-use crate::catalog::sqlite_read::{NEXT_FRAGMENTED, NODES_OF_SEGMENT};
-use crate::catalog::{Catalog as _, FragmentationRow, LayerRow};
+use crate::catalog::sqlite_read::{NEXT_FRAGMENTED, NODE_OF_LENGTH, NODES_OF_SEGMENT};
+use crate::catalog::{AttributeRow, Catalog as _, FragmentationRow, LayerRow};
 use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
-use byteback_model::{FileId, SnapshotLabel};
+use byteback_model::{Attributes, FileId, NodeKind, Seq, SnapshotLabel};
 use rusqlite::StatementStatus;
 
 #[test]
@@ -143,4 +143,61 @@ fn due_files_are_found_without_looking_at_the_others() {
     assert!(statement.exists([0]).unwrap());
     let steps = statement.get_status(StatementStatus::VmStep);
     assert!(steps < 100, "{steps} steps for one due file of 3,000");
+}
+
+fn row_of_size(seq: Seq, size: u64) -> AttributeRow {
+    let attributes = Attributes {
+        kind: NodeKind::File,
+        mode: 0o600,
+        uid: 0,
+        gid: 0,
+        size,
+        mtime_ns: 0,
+        rdev: 0,
+        inode_flags: 0,
+        target: None,
+        xattrs: Vec::new(),
+        user: None,
+        group: None,
+    };
+    AttributeRow {
+        seq,
+        attributes,
+        layer: LayerNumber::NONE,
+        content_seq: 0,
+    }
+}
+
+#[test]
+fn file_of_a_length_is_found_without_looking_at_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(dir.path().join("catalog")).unwrap();
+    let write = catalog.write().unwrap();
+    let folder = write.insert_folder("mail", 1).unwrap().id;
+    let mut nodes = Vec::new();
+    for id in 1..=1000 {
+        let node = write.insert_node(folder, FileId(id)).unwrap();
+        // Each was written a few times, mostly at one length.
+        for seq in 1..=3 {
+            let size = if id % 100 == 0 { 90_000 } else { 80_000 };
+            write.insert_attributes(folder, node, &row_of_size(seq, size)).unwrap();
+        }
+        nodes.push(node);
+    }
+    write.commit().unwrap();
+    let read = catalog.read().unwrap();
+    let found = read.node_of_length(folder, 90_000, NodeNumber::END).unwrap();
+    assert_eq!(found, Some(nodes[999]));
+    assert_eq!(
+        read.node_of_length(folder, 90_000, nodes[999]).unwrap(),
+        Some(nodes[899])
+    );
+    assert_eq!(read.node_of_length(folder, 90_000, nodes[99]).unwrap(), None);
+    assert_eq!(read.node_of_length(folder, 90_001, NodeNumber::END).unwrap(), None);
+    drop(read);
+    let connection = catalog.writer.lock().unwrap();
+    let mut statement = connection.prepare(NODE_OF_LENGTH).unwrap();
+    assert!(statement.exists((folder, 80_000, NodeNumber::END)).unwrap());
+    let steps = statement.get_status(StatementStatus::VmStep);
+    assert!(steps < 50, "{steps} steps for one file of 990");
 }

@@ -299,6 +299,22 @@ impl CatalogRead for Transaction<'_> {
         Ok(folder.map(|folder| (*node, folder.row.name.clone())))
     }
 
+    fn node_of_length(
+        &self,
+        folder: FolderNumber,
+        len_bytes: u64,
+        before: NodeNumber,
+    ) -> Result<Option<NodeNumber>, StoreError> {
+        let rows = self.rows()?;
+        let is_in_folder = |node: &NodeNumber| rows.nodes.get(node).is_some_and(|(of, _)| *of == folder);
+        let had_length = rows.attributes.iter().filter(|(_, (_, row))| {
+            let len = row.attributes.size;
+            len == len_bytes && len >= byteback_store::ALIKE_LEN_MIN
+        });
+        let nodes = had_length.map(|((node, _), _)| *node);
+        Ok(nodes.filter(|node| *node < before && is_in_folder(node)).max())
+    }
+
     fn nodes_of_segment(
         &self,
         folder: FolderNumber,
