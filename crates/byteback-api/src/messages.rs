@@ -421,26 +421,38 @@ pub struct Digests {
     pub digests: Vec<Option<String>>,
 }
 
-/// Maximum number of lengths in one `POST .../alike`.
+/// Maximum number of contents in one `POST .../alike`.
 pub const ALIKE_MAX: usize = 1000;
 
 /// Shortest files that `POST .../alike` finds, in bytes.
 pub const ALIKE_LEN_MIN: u64 = 64 * 1024;
+
+/// Bytes at the beginning of a content that `POST .../alike` compares.
+pub const ALIKE_HEAD_LEN: u64 = 4096;
+
+/// A content of which equal ones are looked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SoughtContent {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// The first 8 bytes of the digest of its first [`ALIKE_HEAD_LEN`] bytes, hexadecimal.
+    pub head: String,
+}
 
 /// Body of `POST .../alike`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantedAlike {
     /// The moment.
     pub at: Seq,
-    /// Lengths of files in bytes, at most [`ALIKE_MAX`].
-    pub lens_bytes: Vec<u64>,
+    /// New contents, at most [`ALIKE_MAX`].
+    pub contents: Vec<SoughtContent>,
 }
 
 /// Answer of `POST .../alike`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AlikeFiles {
-    /// Some files of each length, in the order of the request; those first that the folder got
-    /// last.
+    /// Some files of each length and beginning, in the order of the request; those first that the
+    /// folder got last.
     pub files: Vec<Vec<FileId>>,
 }
 

@@ -150,7 +150,7 @@ routes! {
     Damage = Get "/v1/folders/{folder}/nodes/{node}/damage" Reads;
     /// Offer the bytes of a damaged frame.
     Heal = Post "/v1/folders/{folder}/nodes/{node}/heal" Writes;
-    /// Files of given lengths, for many lengths at once.
+    /// Files that begin like new ones and have their lengths, for many at once.
     Alike = Post "/v1/folders/{folder}/alike" Reads;
     /// Digests of short contents, many at once.
     Digests = Post "/v1/folders/{folder}/digests" Reads;

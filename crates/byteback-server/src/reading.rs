@@ -19,6 +19,7 @@ use byteback_api::messages::{
 use byteback_api::problem::Code;
 use byteback_api::{MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST, MEDIA_DELTA, MEDIA_JSON_LINES};
 use byteback_model::Seq;
+use byteback_store::alike::SoughtContent;
 use byteback_store::content::ContentReader;
 use byteback_store::{Store, StoreError};
 use std::io::{self, Write as _};
@@ -169,13 +170,27 @@ pub(crate) async fn alike(mut call: Call) -> Answer {
     call.finish_query()?;
     let folder = call.folder()?;
     let wanted: WantedAlike = call.take_json().await?;
-    if wanted.lens_bytes.len() > ALIKE_MAX {
+    if wanted.contents.len() > ALIKE_MAX {
         return Err(parameter(format!(
-            "at most {ALIKE_MAX} lengths can be looked for at once"
+            "at most {ALIKE_MAX} contents can be looked for at once"
         )));
     }
+    let sought = wanted.contents.iter().map(|content| {
+        let is_hex = content.head.len() == 16 && content.head.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let head = u64::from_str_radix(&content.head, 16)
+            .ok()
+            .filter(|_| is_hex)
+            .ok_or_else(|| parameter("'head' has to be 8 bytes in hexadecimal"))?;
+        Ok(SoughtContent {
+            len_bytes: content.len_bytes,
+            head: head.to_be_bytes(),
+        })
+    });
+    let sought = sought.collect::<Result<Vec<_>, Box<_>>>()?;
+    let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let files = blocking(move || store.alike(&folder, wanted.at, &wanted.lens_bytes, ALIKE_FILES_MAX)).await?;
+    let files = blocking(move || store.alike(&folder, wanted.at, &sought, ALIKE_FILES_MAX)).await?;
+    drop(permit);
     json(&AlikeFiles { files })
 }
 

@@ -1,27 +1,45 @@
-//! Files that a new one may equal: those of its length.
+//! Files that a new one may equal: those of its length that begin as it does.
 //!
 //! A file that was copied, moved in from outside, or extracted again is new to the folder, while
-//! its content is not. Its length is all that a client can say of it in a few bytes; the lengths of
-//! long files are hardly ever equal by chance.
+//! its content is not. The lengths of long files are hardly ever equal by chance; where they are by
+//! design (segments of a log, pre-allocated databases), their first bytes differ.
 //!
 //! Out of scope: whether contents are equal, which the client finds out by their digests.
 
+use crate::content::unless_per_file;
 use crate::error::StoreError;
 use crate::numbers::NodeNumber;
 use crate::store::{Store, existing_seq, folder_row};
+use byteback_delta::ContentDigest;
+use byteback_extents::ByteRange;
 use byteback_model::{FileId, NodeKind, Seq};
 
 /// Shortest files that are looked for, in bytes: the catalog has an index of the lengths of these.
 pub const ALIKE_LEN_MIN: u64 = 64 * 1024;
 
-/// Most files that are looked at for one length. Files of a length that many have (segments of a
-/// log, pre-allocated databases) are hardly ever equal.
+/// Bytes at the beginning of a content that are compared first: for each file that is looked at,
+/// the frame that has them is read.
+pub const HEAD_LEN: u64 = 4096;
+
+/// Most files that are looked at for one length, those first that the folder got last.
 const LOOKED_AT_MAX: usize = 32;
 
+/// The first bytes of the digest of the first [`HEAD_LEN`] bytes of a content.
+pub type HeadDigest = [u8; 8];
+
+/// A new content, as far as it is known to whoever looks for an equal one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoughtContent {
+    /// Length in bytes.
+    pub len_bytes: u64,
+    /// Its beginning.
+    pub head: HeadDigest,
+}
+
 impl Store {
-    /// For each of these lengths in bytes the files that have it at a moment, at most `files_max`,
-    /// those first that the folder got last. They may be gone from the tree: their contents are
-    /// there. Of lengths below [`ALIKE_LEN_MIN`] there are none.
+    /// For each of these contents the files that have its length and its beginning at a moment, at
+    /// most `files_max`, those first that the folder got last. They may be gone from the tree:
+    /// their contents are there. Of lengths below [`ALIKE_LEN_MIN`] there are none.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
@@ -29,31 +47,66 @@ impl Store {
         &self,
         folder: &str,
         at: Seq,
-        lens_bytes: &[u64],
+        sought: &[SoughtContent],
         files_max: usize,
     ) -> Result<Vec<Vec<FileId>>, StoreError> {
-        let catalog = self.catalog().read()?;
-        let folder = folder_row(&*catalog, folder)?;
-        let at = existing_seq(&folder, Some(at))?;
-        let mut all = Vec::with_capacity(lens_bytes.len());
-        for len_bytes in lens_bytes {
+        let mut all = Vec::with_capacity(sought.len());
+        for sought in sought {
             let mut files = Vec::new();
-            let mut before = NodeNumber::END;
-            for _ in 0..LOOKED_AT_MAX {
-                if *len_bytes < ALIKE_LEN_MIN || files.len() == files_max {
+            for file in self.files_of_length(folder, at, sought.len_bytes)? {
+                if files.len() == files_max {
                     break;
                 }
-                let Some(node) = catalog.node_of_length(folder.id, *len_bytes, before)? else {
-                    break;
-                };
-                before = node;
-                let row = catalog.attributes(node, at)?.map(|row| row.attributes);
-                if row.is_some_and(|row| row.kind == NodeKind::File && row.size == *len_bytes) {
-                    files.push(catalog.file_id(node)?);
+                let head = unless_per_file(self.head(folder, at, file).map(Some))?;
+                if head == Some(sought.head) {
+                    files.push(file);
                 }
             }
             all.push(files);
         }
         Ok(all)
     }
+
+    fn files_of_length(&self, folder: &str, at: Seq, len_bytes: u64) -> Result<Vec<FileId>, StoreError> {
+        let catalog = self.catalog().read()?;
+        let folder = folder_row(&*catalog, folder)?;
+        let at = existing_seq(&folder, Some(at))?;
+        let (mut files, mut before) = (Vec::new(), NodeNumber::END);
+        for _ in 0..LOOKED_AT_MAX {
+            let found = match len_bytes < ALIKE_LEN_MIN {
+                true => None,
+                false => catalog.node_of_length(folder.id, len_bytes, before)?,
+            };
+            let Some(node) = found else { break };
+            before = node;
+            let row = catalog.attributes(node, at)?.map(|row| row.attributes);
+            if row.is_some_and(|row| row.kind == NodeKind::File && row.size == len_bytes) {
+                files.push(catalog.file_id(node)?);
+            }
+        }
+        Ok(files)
+    }
+
+    fn head(&self, folder: &str, at: Seq, file: FileId) -> Result<HeadDigest, StoreError> {
+        let mut reader = self.content(folder, file, Some(at), ByteRange::new(0, HEAD_LEN))?;
+        let mut head = Vec::new();
+        let mut chunk = Vec::new();
+        loop {
+            reader.next_chunk(&mut chunk, HEAD_LEN as usize)?;
+            if chunk.is_empty() {
+                return Ok(head_digest(&head));
+            }
+            head.extend_from_slice(&chunk);
+        }
+    }
+}
+
+/// The digest of the beginning of a content.
+#[must_use]
+pub fn head_digest(head: &[u8]) -> HeadDigest {
+    let mut digest = ContentDigest::new(head.len() as u64);
+    digest.push(head);
+    let whole = digest.finish().unwrap_or_default();
+    let [a, b, c, d, e, f, g, h, ..] = whole;
+    [a, b, c, d, e, f, g, h]
 }

@@ -99,7 +99,7 @@ pub(super) enum Call {
     Chunks,
     /// Compares short contents as a whole.
     Digests,
-    /// Finds files by their length.
+    /// Finds files by their length and beginning.
     Alike,
     /// Looks blocks up; a kind of [`Call::Matches`].
     Lookup,

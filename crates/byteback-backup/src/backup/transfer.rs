@@ -299,7 +299,7 @@ impl Transfer<'_, '_, '_> {
             });
             followed.prepare_short(&short.collect::<Vec<_>>());
         }
-        self.prepare_bases(changes, &attributes);
+        self.prepare_bases(changes, &attributes)?;
         for (change, attributes) in changes.iter().zip(attributes) {
             check_cancelled(self.job.monitor)?;
             self.unseen.remove(&change.node);

@@ -201,3 +201,24 @@ fn copies_are_sent_whole_if_the_user_says_so() {
     file(&rig, "copy", &content);
     assert_eq!(saved(&rig).0, 100_000);
 }
+
+#[test]
+fn files_that_begin_otherwise_are_not_compared() {
+    let compared = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&compared);
+    let rig = Rig::through(7, patient(), move |to, _| {
+        hearing(to, move |head, _| {
+            counted.fetch_add(usize::from(head.contains("/digests ")), Ordering::SeqCst);
+            None
+        })
+    });
+    // Segments of a log, and one that is copied in the end.
+    for segment in 0..5 {
+        file(&rig, &format!("segment {segment}"), &noise(segment, 100_000));
+        assert_eq!(saved(&rig).0, 100_000);
+    }
+    assert_eq!(compared.load(Ordering::SeqCst), 0);
+    file(&rig, "copy", &noise(2, 100_000));
+    assert_eq!(saved(&rig).0, 0);
+    assert_eq!(compared.load(Ordering::SeqCst), 1);
+}

@@ -6,7 +6,7 @@ use super::progress::AnswerBody;
 use super::{Body, GoOn, ServerClient, persist};
 use crate::error::ServerError;
 use byteback_api::messages::{
-    AlikeFiles, BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, WantedAlike, WantedContents, WantedDigests,
+    AlikeFiles, BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, SoughtContent, WantedAlike, WantedContents, WantedDigests,
 };
 use byteback_api::routes::Route;
 use byteback_api::{ContentsRequest, FolderName, MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST};
@@ -77,24 +77,24 @@ fn ended() -> ContentsError {
 const _: () = assert!(BUNDLED_MAX <= bundle::CONTENTS_MAX && BUNDLED_LEN_MAX <= bundle::CONTENT_LEN_MAX);
 
 impl ServerClient {
-    /// Some files of each of these lengths at a moment, of at most `ALIKE_MAX` lengths.
+    /// Some files with the length and the beginning of each of these contents at a moment, of at
+    /// most `ALIKE_MAX` contents.
     ///
     /// # Errors
     /// As every call. A server that is older than this call does not know it.
-    pub fn alike(&self, folder: &FolderName, at: Seq, lens_bytes: &[u64]) -> Result<Vec<Vec<FileId>>, ServerError> {
-        let bytes = to_json(&WantedAlike {
-            at,
-            lens_bytes: lens_bytes.to_vec(),
-        })?;
+    pub fn alike(
+        &self,
+        folder: &FolderName,
+        at: Seq,
+        contents: Vec<SoughtContent>,
+    ) -> Result<Vec<Vec<FileId>>, ServerError> {
+        let count = contents.len();
+        let bytes = to_json(&WantedAlike { at, contents })?;
         let mut ask = self.ask(Route::Alike, &[folder.as_str()], &[]);
         ask.body = json_body(&bytes);
         let files = self.json::<AlikeFiles>(&ask)?.files;
-        if files.len() != lens_bytes.len() {
-            let message = format!(
-                "{} lengths were asked about, {} answered",
-                lens_bytes.len(),
-                files.len()
-            );
+        if files.len() != count {
+            let message = format!("{count} contents were asked about, {} answered", files.len());
             return Err(ServerError::protocol(&ask.name(), message));
         }
         Ok(files)

@@ -14,6 +14,7 @@
 //! - `folder.last_snapshot` is the highest number that a snapshot of the folder was ever given, so
 //!   that no number is given twice.
 //! - A modification time is `attribute.mtime_high` times 2^64 more than `attribute.mtime_ns`.
+//! - `entry_by_to` has only names that are gone. An index repeats the name, and most names stay.
 //! - `attribute_by_size` has only files that are worth comparing with a new one of their length.
 //! - `fragmentation` is a bound of `crate::defragment`; a file without a row has none yet.
 //! - `sums`, `sum_chunk` (`crate::sums`) and `damage` (`crate::damage`) hold only what can be made
@@ -76,7 +77,7 @@ CREATE TABLE entry (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX entry_by_child ON entry (child, to_seq);
 CREATE INDEX entry_by_from ON entry (folder, from_seq);
-CREATE INDEX entry_by_to ON entry (folder, to_seq);
+CREATE INDEX entry_by_to ON entry (folder, to_seq) WHERE to_seq < 9223372036854775807;
 CREATE TABLE batch (
   folder INTEGER NOT NULL REFERENCES folder(id), seq INTEGER NOT NULL, device INTEGER NOT NULL REFERENCES device(id),
   counter INTEGER NOT NULL, base_seq INTEGER, root INTEGER NOT NULL REFERENCES node(id), created_ns INTEGER NOT NULL,

@@ -310,14 +310,8 @@ impl CatalogRead for Transaction<'_> {
         limit: u32,
     ) -> Result<Vec<(NodeNumber, Vec<u8>)>, StoreError> {
         let (parent, name) = after.unwrap_or((NodeNumber::START, &[]));
-        // An open entry's end is beyond every `to`.
-        let query = "SELECT parent, name FROM entry WHERE folder = ?1 AND from_seq > ?2 AND from_seq <= ?3 \
-                       AND (parent, name) > (?4, ?5) \
-                     UNION SELECT parent, name FROM entry WHERE folder = ?1 AND to_seq > ?2 AND to_seq <= ?3 \
-                       AND (parent, name) > (?4, ?5) \
-                     ORDER BY 1, 2 LIMIT ?6";
         let params = (folder, sql(from), sql(to), parent, name, limit);
-        self.all("list changed names", query, params, |row| {
+        self.all("list changed names", CHANGED_NAMES, params, |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
     }
@@ -456,6 +450,14 @@ pub(super) const NODES_OF_SEGMENT: &str = "\
     UNION SELECT layer.node FROM referring CROSS JOIN layer ON layer.pages = referring.id \
       CROSS JOIN node ON node.id = layer.node WHERE node.folder = ?1 \
     ORDER BY 1 LIMIT ?3";
+
+/// An open entry's end is beyond every moment, and not in the index of ends.
+pub(super) const CHANGED_NAMES: &str = "\
+    SELECT parent, name FROM entry WHERE folder = ?1 AND from_seq > ?2 AND from_seq <= ?3 \
+      AND (parent, name) > (?4, ?5) \
+    UNION SELECT parent, name FROM entry WHERE folder = ?1 AND to_seq > ?2 AND to_seq <= ?3 \
+      AND to_seq < 9223372036854775807 AND (parent, name) > (?4, ?5) \
+    ORDER BY 1, 2 LIMIT ?6";
 
 /// The bound is that of the index, which has no shorter files.
 pub(super) const NODE_OF_LENGTH: &str = "\

@@ -2,9 +2,9 @@
 //! outside, extracted again, rotated.
 //!
 //! No program said where such a content is from, and the mount cannot know. The server is asked
-//! which of its files have the lengths of new ones, many at once; a file of the same length is then
-//! compared by the digest of its content, a very long one by a signature of 32 bytes for each MiB.
-//! The files may be gone from the tree: what was moved out comes back as a copy.
+//! which of its files have the lengths of new ones and begin like them, many at once; such a file is
+//! then compared by the digest of its content, a very long one by a signature of 32 bytes for each
+//! MiB. The files may be gone from the tree: what was moved out comes back as a copy.
 //!
 //! Nothing rests on a guess, and errors cost bytes, as in [`super::bases`].
 
@@ -13,16 +13,18 @@ use crate::backup::plan::{Call, DeltaChoice, cost};
 use crate::decisions::Cause;
 use crate::error::{BackupError, Result};
 use crate::same_content::is_same_content;
-use byteback_api::messages::{ALIKE_LEN_MIN, ALIKE_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX};
+use byteback_api::messages::{
+    ALIKE_HEAD_LEN, ALIKE_LEN_MIN, ALIKE_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX, SoughtContent,
+};
 use byteback_control::{ErrorKind, Piece};
 use byteback_delta::ContentDigest;
 use byteback_model::{FileId, NodeId};
 use std::collections::{BTreeSet, HashMap};
 
-/// Files of its length that a new file is compared with: each is read as a whole by the server.
+/// Files that a new one is compared with: each is read as a whole by the server.
 const COMPARED_MAX: usize = 3;
 
-/// A file of the server that has the length of a new one.
+/// A file of the server that a new one may equal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AlikeFile {
     id: FileId,
@@ -33,54 +35,86 @@ pub(super) struct AlikeFile {
 /// A digest that is asked for, with the length of the content.
 type Wanted = (FileId, u64);
 
+fn push(digest: &mut ContentDigest, piece: Piece<'_>) {
+    match piece {
+        Piece::Data { bytes, .. } => digest.push(bytes),
+        Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
+    }
+}
+
 impl Transfer<'_, '_, '_> {
-    /// Looks up the files of the server that have the lengths of these new ones.
-    pub(super) fn alike(&self, new: &[(NodeId, u64)]) -> HashMap<NodeId, Vec<AlikeFile>> {
+    /// Looks up the files of the server that these new ones may equal.
+    pub(super) fn alike(&mut self, new: &[(NodeId, u64)]) -> Result<HashMap<NodeId, Vec<AlikeFile>>> {
         let (job, mut alike) = (self.job, HashMap::new());
-        let long = || new.iter().filter(|(_, len)| *len >= ALIKE_LEN_MIN);
-        let lens: Vec<u64> = long()
-            .map(|(_, len)| *len)
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect();
-        let Some(at) = self.compared_seq else { return alike };
-        let mut files: HashMap<u64, Vec<FileId>> = HashMap::new();
-        for some in lens.chunks(ALIKE_MAX) {
-            let is_wanted = job.options.delta == DeltaChoice::Auto && !job.proof_refused.get();
-            if !is_wanted || !job.answers.get().has(Call::Alike) {
+        let Some(at) = self.compared_seq else { return Ok(alike) };
+        let is_wanted = job.options.delta == DeltaChoice::Auto && !job.proof_refused.get();
+        let can_ask = || is_wanted && job.answers.get().has(Call::Alike);
+        let long: Vec<_> = new.iter().filter(|(_, len)| *len >= ALIKE_LEN_MIN).copied().collect();
+        let mut found: Vec<(NodeId, u64, Vec<FileId>)> = Vec::new();
+        for some in long.chunks(ALIKE_MAX) {
+            if !can_ask() {
                 break;
             }
-            match job.server.alike(job.folder, at, some) {
-                Ok(found) => files.extend(some.iter().copied().zip(found)),
+            let (mut nodes, mut sought) = (Vec::new(), Vec::new());
+            for (node, len_bytes) in some {
+                if let Some(head) = self.head_of(*node)? {
+                    nodes.push((*node, *len_bytes));
+                    sought.push(SoughtContent {
+                        len_bytes: *len_bytes,
+                        head,
+                    });
+                }
+            }
+            match job.server.alike(job.folder, at, sought) {
+                Ok(files) => found.extend(nodes.into_iter().zip(files).filter_map(|((node, len), mut files)| {
+                    files.truncate(COMPARED_MAX);
+                    (!files.is_empty()).then_some((node, len, files))
+                })),
                 Err(error) => job.note_unanswered(Call::Alike, &error),
             }
         }
-        let found = |len: &u64| files.get(len).filter(|found| !found.is_empty());
-        let (count, bytes) = long()
-            .filter(|(_, len)| found(len).is_some())
-            .fold((0, 0_u64), |(count, bytes), (_, len)| {
-                (count + 1, bytes.saturating_add(*len))
-            });
-        if count == 0 || !cost::is_comparing_worth(count, bytes, &self.conditions()) {
-            return alike;
+        let bytes = found.iter().fold(0_u64, |sum, (_, len, _)| sum.saturating_add(*len));
+        if found.is_empty() || !cost::is_comparing_worth(found.len(), bytes, &self.conditions()) {
+            return Ok(alike);
         }
-        let wanted = files.iter().filter(|(len, _)| **len <= DIGESTED_TOTAL_MAX);
-        let wanted = wanted.flat_map(|(len, files)| files.iter().take(COMPARED_MAX).map(|file| (*file, *len)));
-        let digests = self.digests_of(at, wanted.collect());
-        for (node, len) in long() {
-            let files = found(len).into_iter().flatten().take(COMPARED_MAX);
-            let files = files.map(|id| AlikeFile {
-                id: *id,
-                digest: digests.get(id).copied(),
+        let digested = found.iter().filter(|(_, len, _)| *len <= DIGESTED_TOTAL_MAX);
+        let wanted = digested.flat_map(|(_, len, files)| files.iter().map(|file| (*file, *len)));
+        // Copies of one file are asked about once.
+        let wanted = wanted.collect::<BTreeSet<_>>().into_iter().collect();
+        let digests = self.digests_of(at, wanted);
+        for (node, len, files) in found {
+            let files = files.into_iter().map(|id| AlikeFile {
+                id,
+                digest: digests.get(&id).copied(),
             });
-            let files: Vec<AlikeFile> = files
-                .filter(|file| file.digest.is_some() || *len > DIGESTED_TOTAL_MAX)
-                .collect();
-            if !files.is_empty() {
-                alike.insert(*node, files);
-            }
+            let files = files.filter(|file| file.digest.is_some() || len > DIGESTED_TOTAL_MAX);
+            alike.insert(node, files.collect());
         }
-        alike
+        Ok(alike)
+    }
+
+    /// The beginning of a file's content at the cut, as the server is asked about it; `None` if it
+    /// cannot be read.
+    fn head_of(&self, node: NodeId) -> Result<Option<String>> {
+        let mut digest = ContentDigest::new(ALIKE_HEAD_LEN);
+        let mut take = |piece: Piece<'_>| {
+            push(&mut digest, piece);
+            Ok(())
+        };
+        // Peeked at, as it will be read again.
+        match self
+            .job
+            .tree
+            .peek(self.cut.cut, node, &[(0, ALIKE_HEAD_LEN)], &mut take)
+        {
+            Ok(()) => Ok(digest.finish().map(|digest| {
+                let head = digest.iter().take(8);
+                head.map(|byte| format!("{byte:02x}")).collect()
+            })),
+            // The sending of the file will report why.
+            Err(error) if error.kind == ErrorKind::Node => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The digests of these files' contents, as far as the server has them.
@@ -130,10 +164,7 @@ impl Transfer<'_, '_, '_> {
     pub(super) fn digest_of(&mut self, node: NodeId, len_bytes: u64) -> Result<Option<[u8; 32]>> {
         let mut digest = ContentDigest::new(len_bytes);
         let mut take = |piece: Piece<'_>| {
-            match piece {
-                Piece::Data { bytes, .. } => digest.push(bytes),
-                Piece::Hole(range) => digest.push_zeros(range.len_bytes()),
-            }
+            push(&mut digest, piece);
             Ok(())
         };
         let read = match self.contents.of(node) {

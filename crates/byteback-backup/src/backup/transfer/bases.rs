@@ -33,7 +33,7 @@ pub(super) struct Bases {
     predecessors: HashMap<NodeId, (NodeId, Cause)>,
     /// Contents of the server that short files may be equal to.
     short: HashMap<NodeId, ShortFile>,
-    /// Files of the server that have the lengths of new ones.
+    /// Files of the server that new ones may equal.
     alike: HashMap<NodeId, Vec<AlikeFile>>,
 }
 
@@ -48,7 +48,7 @@ impl Bases {
         self.short.remove(&node)
     }
 
-    /// The files that have the length of a new one.
+    /// The files that a new one may equal.
     pub(super) fn take_alike(&mut self, node: NodeId) -> Vec<AlikeFile> {
         self.alike.remove(&node).unwrap_or_default()
     }
@@ -61,10 +61,17 @@ fn is_short(attributes: &Attributes) -> bool {
 
 impl Transfer<'_, '_, '_> {
     /// Looks up the bases of these files, which come next.
-    pub(super) fn prepare_bases(&mut self, changes: &[NodeChange], attributes: &[Result<Attributes, ServiceError>]) {
+    ///
+    /// # Errors
+    /// The tree fails as a whole.
+    pub(super) fn prepare_bases(
+        &mut self,
+        changes: &[NodeChange],
+        attributes: &[Result<Attributes, ServiceError>],
+    ) -> Result<()> {
         self.bases = Bases::default();
         if !self.is_on_top {
-            return;
+            return Ok(());
         }
         let files = || {
             changes.iter().zip(attributes).filter_map(|(change, attributes)| {
@@ -78,7 +85,7 @@ impl Transfer<'_, '_, '_> {
         let mut new: Vec<(NodeId, u64)> = new.map(|(change, attributes)| (change.node, attributes.size)).collect();
         let predecessors = self.predecessors(new.iter().map(|(node, _)| *node).collect());
         new.retain(|(node, _)| !predecessors.contains_key(node) && !self.job.damaged.contains(node));
-        let alike = self.alike(&new);
+        let alike = self.alike(&new)?;
         let short =
             files().filter(|(change, attributes)| is_short(attributes) && !self.job.damaged.contains(&change.node));
         let candidates = short.filter_map(|(change, attributes)| {
@@ -96,6 +103,7 @@ impl Transfer<'_, '_, '_> {
             short,
             alike,
         };
+        Ok(())
     }
 
     /// The files that these new ones replaced, or were copied from.

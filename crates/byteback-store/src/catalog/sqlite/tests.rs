@@ -1,7 +1,7 @@
 use super::SqliteCatalog;
 use crate::catalog::schema::INLINE_PAGE_LEN_MAX;
-use crate::catalog::sqlite_read::{NEXT_FRAGMENTED, NODE_OF_LENGTH, NODES_OF_SEGMENT};
-use crate::catalog::{AttributeRow, Catalog as _, FragmentationRow, LayerRow};
+use crate::catalog::sqlite_read::{CHANGED_NAMES, NEXT_FRAGMENTED, NODE_OF_LENGTH, NODES_OF_SEGMENT};
+use crate::catalog::{AttributeRow, Catalog as _, EntryRow, FragmentationRow, LayerRow, OPEN};
 use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
 use byteback_model::{Attributes, FileId, NodeKind, Seq, SnapshotLabel};
 use rusqlite::StatementStatus;
@@ -200,4 +200,44 @@ fn file_of_a_length_is_found_without_looking_at_the_others() {
     assert!(statement.exists((folder, 80_000, NodeNumber::END)).unwrap());
     let steps = statement.get_status(StatementStatus::VmStep);
     assert!(steps < 50, "{steps} steps for one file of 990");
+}
+
+#[test]
+fn changed_names_are_found_without_looking_at_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let catalog = SqliteCatalog::open(dir.path().join("catalog")).unwrap();
+    let write = catalog.write().unwrap();
+    let folder = write.insert_folder("mail", 1).unwrap().id;
+    let top = write.insert_node(folder, FileId(0)).unwrap();
+    for id in 1..=2000_u64 {
+        let node = write.insert_node(folder, FileId(id.into())).unwrap();
+        let name = format!("{id:05}").into_bytes();
+        let row = EntryRow {
+            parent: top,
+            name: name.clone(),
+            child: node,
+            from_seq: 1,
+            to_seq: OPEN,
+        };
+        write.insert_entry(folder, &row).unwrap();
+        if id % 500 == 0 {
+            write.close_entry(top, &name, id).unwrap();
+        }
+    }
+    write.commit().unwrap();
+    let found = |from, to| {
+        let read = catalog.read().unwrap();
+        let names = read.changed_names(folder, from, to, None, 9).unwrap();
+        let names = names.into_iter().map(|(_, name)| String::from_utf8(name).unwrap());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(found(1, 1500), ["00500", "01000", "01500"]);
+    assert_eq!(found(1500, OPEN - 1), ["02000"]);
+    let connection = catalog.writer.lock().unwrap();
+    let mut statement = connection.prepare(CHANGED_NAMES).unwrap();
+    let mut rows = statement.query((folder, 1, 1500, 0, b"", 9)).unwrap();
+    while rows.next().unwrap().is_some() {}
+    drop(rows);
+    let steps = statement.get_status(StatementStatus::VmStep);
+    assert!(steps < 300, "{steps} steps for three names of 2,000");
 }
