@@ -71,7 +71,7 @@ impl From<LineError> for io::Error {
         match error {
             LineError::Io(error) => error,
             LineError::Closed => Self::from(io::ErrorKind::UnexpectedEof),
-            LineError::Broken(_) => Self::new(io::ErrorKind::InvalidData, error),
+            LineError::Broken(_) => Self::other(error),
         }
     }
 }

@@ -72,9 +72,16 @@ pub fn is_same_content(
             }
             Piece::Hole(range) => beside.push_zeros(range.len_bytes()),
         }
-        Ok(())
+        match beside.is_same {
+            true => Ok(()),
+            // The rest need not be read.
+            false => Err(ServiceError::new(ErrorKind::Protocol, "it differs")),
+        }
     });
     cancelled?;
+    if !beside.is_same {
+        return Ok(Ok(false));
+    }
     Ok(read.map(|()| beside.finish()))
 }
 

@@ -6,6 +6,7 @@
 
 use crate::body::{BodyLimits, collect};
 use crate::config::ServerConfig;
+use crate::line::OpenLines;
 use crate::metrics::Metrics;
 use crate::presence::Presence;
 use crate::problem::{Answer, of_store, parameter, refuse};
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) events: Arc<Semaphore>,
     /// Lines that are open.
     pub(crate) lines: Arc<Semaphore>,
+    pub(crate) open_lines: OpenLines,
     /// The clients' subscriptions to the events of folders.
     pub(crate) subscriptions: Subscriptions,
     /// Whether the server is about to stop.

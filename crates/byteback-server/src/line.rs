@@ -2,12 +2,15 @@
 //!
 //! A line begins as a request, which is upgraded to a WebSocket. Each call on it then passes the
 //! same gate as a request of its own: routes, admission, limits and counts do not know where a call
-//! came from. The token is the one that the line was opened with; it is checked with every call,
-//! and the line ends with the first call for which it does not count any more.
+//! came from. The token is the one that the line was opened with.
 //!
-//! A line ends when the client goes, after [`ServerConfig::line_timeout`] without a call, and when
-//! the server stops, after the answer to the call at work. A client that goes before its answer
-//! has come ends the call, as with a request.
+//! A line ends when the client goes or its device is revoked, after
+//! [`ServerConfig::line_timeout`] without a call, and when the server stops, after the answer to
+//! the call at work. A client that goes before its answer has come ends the call, as with a
+//! request.
+//!
+//! Lines take places of members ([`crate::door`]) for long. One device has at most
+//! [`LINES_PER_DEVICE_MAX`], so that it cannot take all of them while it does nothing.
 //!
 //! [`ServerConfig::line_timeout`]: crate::ServerConfig::line_timeout
 
@@ -23,10 +26,12 @@ use byteback_api::line::{
     AnswerHead, HEADERS_MAX, Line, LineAnswer, LineCall, LineError, Memory, PIECE_LEN, PROTOCOL, piece,
 };
 use byteback_api::problem::Code;
+use byteback_model::DeviceId;
 use http_body_util::BodyExt as _;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tower_service::Service as _;
@@ -34,8 +39,46 @@ use tower_service::Service as _;
 /// Time for which a piece of an answer waits for more, so that a short answer is one message.
 const HOLD: Duration = Duration::from_millis(5);
 
-/// Most bytes that a client may send while its call is at work: signs of life.
-const EARLY_LEN_MAX: usize = 4096;
+/// Most lines of a device: one for calls and one for each folder that it listens to.
+pub(crate) const LINES_PER_DEVICE_MAX: usize = 32;
+
+/// The numbers of open lines, by device; none is 0.
+#[derive(Debug, Default)]
+pub(crate) struct OpenLines(Mutex<HashMap<DeviceId, usize>>);
+
+/// The place of an open line.
+struct LinePlace {
+    shared: Arc<Shared>,
+    device: DeviceId,
+}
+
+impl LinePlace {
+    fn take(shared: &Arc<Shared>, device: DeviceId) -> Option<Self> {
+        let mut open = shared.open_lines.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(device).or_default();
+        if *count >= LINES_PER_DEVICE_MAX {
+            return None;
+        }
+        *count += 1;
+        drop(open);
+        Some(Self {
+            shared: Arc::clone(shared),
+            device,
+        })
+    }
+}
+
+impl Drop for LinePlace {
+    fn drop(&mut self) {
+        let mut open = self.shared.open_lines.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.device) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.device);
+            }
+        }
+    }
+}
 
 /// The calls that a line can carry, as an extension of the request that opens it.
 #[derive(Clone)]
@@ -72,6 +115,9 @@ pub(crate) async fn line(mut call: Call) -> Answer {
     let permit = Arc::clone(&call.shared.lines)
         .try_acquire_owned()
         .map_err(|_| refuse(Code::Unavailable, "too many lines are open"))?;
+    let place = LinePlace::take(&call.shared, call.device)
+        .ok_or_else(|| refuse(Code::Unavailable, "this device has too many lines open"))?;
+    let stay = call.shared.presence.enter(call.device);
     response
         .headers_mut()
         .insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PROTOCOL));
@@ -92,10 +138,15 @@ pub(crate) async fn line(mut call: Call) -> Answer {
                 shown,
                 wire: TokioIo::new(upgraded),
                 line,
+                next: None,
+                outgoing: Vec::new(),
             };
-            end.serve().await;
+            tokio::select! {
+                () = end.serve() => {}
+                () = stay.revoked() => {}
+            }
         }
-        drop((at_work, permit));
+        drop((at_work, permit, place));
     });
     Ok(response)
 }
@@ -109,6 +160,10 @@ struct LineEnd {
     shown: HeaderMap,
     wire: TokioIo<Upgraded>,
     line: Line<Memory>,
+    /// A call that came before the answer to the one at work had ended.
+    next: Option<Vec<u8>>,
+    /// Bytes that are to go to the client.
+    outgoing: Vec<u8>,
 }
 
 impl LineEnd {
@@ -134,7 +189,8 @@ impl LineEnd {
 
     async fn receive(&mut self) -> Result<Vec<u8>, LineError> {
         loop {
-            if let Some(message) = self.line.receive()? {
+            let next = self.next.take();
+            if let Some(message) = next.map_or_else(|| self.line.receive(), |next| Ok(Some(next)))? {
                 return Ok(message);
             }
             self.flush().await?;
@@ -155,24 +211,37 @@ impl LineEnd {
         }
     }
 
-    /// Ends when the client goes, or makes another call before the answer to this one.
+    /// Ends when the client goes, or makes more than one call before the answer to this one. Signs
+    /// of life are answered. May be dropped at any moment.
     async fn gone(&mut self) -> LineError {
         loop {
-            match self.hear().await {
-                Ok(()) if self.line.stream().waiting_bytes() <= EARLY_LEN_MAX => {}
-                Ok(()) => return LineError::Broken("a call came before an answer".to_owned()),
+            match self.line.receive() {
+                Ok(Some(message)) if self.next.is_none() => self.next = Some(message),
+                Ok(Some(_)) => return LineError::Broken("calls came before an answer".to_owned()),
+                Ok(None) => {
+                    if let Err(error) = self.flush().await {
+                        return error;
+                    }
+                    if let Err(error) = self.hear().await {
+                        return error;
+                    }
+                }
                 Err(error) => return error,
             }
         }
     }
 
+    /// Sends what is to go to the client. May be dropped at any moment: the rest is kept.
     async fn flush(&mut self) -> Result<(), LineError> {
-        let bytes = self.line.stream().take_outgoing();
-        if !bytes.is_empty() {
-            self.wire.write_all(&bytes).await.map_err(LineError::Io)?;
-            self.wire.flush().await.map_err(LineError::Io)?;
+        self.outgoing.append(&mut self.line.stream().take_outgoing());
+        while !self.outgoing.is_empty() {
+            let sent = self.wire.write(&self.outgoing).await.map_err(LineError::Io)?;
+            if sent == 0 {
+                return Err(LineError::Closed);
+            }
+            self.outgoing.drain(..sent);
         }
-        Ok(())
+        self.wire.flush().await.map_err(LineError::Io)
     }
 
     async fn send(&mut self, answer: &LineAnswer<'_>) -> Result<(), LineError> {
@@ -215,13 +284,17 @@ impl LineEnd {
         let (parts, mut body) = response.into_parts();
         let media = parts.headers.get(header::CONTENT_TYPE);
         let is_of_events = media.is_some_and(|media| media.as_bytes().starts_with(MEDIA_EVENTS.as_bytes()));
-        let hold = if is_of_events { Duration::ZERO } else { HOLD };
         let mut head = Some(AnswerHead {
             status: parts.status.as_u16(),
             headers: told(&parts.headers),
         });
         let mut piece = Vec::new();
         loop {
+            // The first event comes with the head; the others wait for nothing.
+            let hold = match is_of_events && head.is_none() {
+                true => Duration::ZERO,
+                false => HOLD,
+            };
             let frame = tokio::select! {
                 biased;
                 frame = body.frame() => Some(frame),

@@ -12,7 +12,7 @@ use crate::connection::Peer;
 use crate::dispatch::{Target, dispatch};
 use crate::door::{Door, DoorLimits};
 use crate::guide::GUIDE_PATH;
-use crate::line::Calls;
+use crate::line::{Calls, OpenLines};
 use crate::listener::CountingListener;
 use crate::metrics::Metrics;
 use crate::presence;
@@ -208,7 +208,9 @@ where
     let signatures = Arc::new(Semaphore::new(config.signatures_max));
     let searches = Arc::new(Semaphore::new(config.searches_max));
     let events = Arc::new(Semaphore::new(config.events_max));
-    let lines_max = u32::try_from(config.connections_max).unwrap_or(u32::MAX);
+    // Half of the members' places.
+    let members_max = config.connections_max.saturating_sub(config.strangers_max);
+    let lines_max = u32::try_from(members_max / 2).unwrap_or(u32::MAX).max(1);
     let lines = Arc::new(Semaphore::new(lines_max as usize));
     let (tell_stopping, heard_stopping) = watch::channel(false);
     let long_searches = Arc::new(Semaphore::new(config.searches_max.div_ceil(2)));
@@ -223,6 +225,7 @@ where
         searches,
         events,
         lines: Arc::clone(&lines),
+        open_lines: OpenLines::default(),
         subscriptions: Subscriptions::default(),
         stopping: heard_stopping,
         long_searches,

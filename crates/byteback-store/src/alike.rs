@@ -13,6 +13,8 @@ use crate::store::{Store, existing_seq, folder_row};
 use byteback_delta::ContentDigest;
 use byteback_extents::ByteRange;
 use byteback_model::{FileId, NodeKind, Seq};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Shortest files that are looked for, in bytes: the catalog has an index of the lengths of these.
 pub const ALIKE_LEN_MIN: u64 = 64 * 1024;
@@ -23,6 +25,10 @@ pub const HEAD_LEN: u64 = 4096;
 
 /// Most files that are looked at for one length, those first that the folder got last.
 const LOOKED_AT_MAX: usize = 32;
+
+/// Most beginnings that are read for one question. Contents behind them are as if there were no
+/// equal ones.
+const HEADS_MAX: usize = 2048;
 
 /// The first bytes of the digest of the first [`HEAD_LEN`] bytes of a content.
 pub type HeadDigest = [u8; 8];
@@ -50,19 +56,27 @@ impl Store {
         sought: &[SoughtContent],
         files_max: usize,
     ) -> Result<Vec<Vec<FileId>>, StoreError> {
+        let mut known: HashMap<u64, Vec<(FileId, HeadDigest)>> = HashMap::new();
+        let mut heads_left = HEADS_MAX;
         let mut all = Vec::with_capacity(sought.len());
         for sought in sought {
-            let mut files = Vec::new();
-            for file in self.files_of_length(folder, at, sought.len_bytes)? {
-                if files.len() == files_max {
-                    break;
+            let of_length = match known.entry(sought.len_bytes) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let mut heads = Vec::new();
+                    for file in self.files_of_length(folder, at, sought.len_bytes)? {
+                        if heads_left == 0 {
+                            break;
+                        }
+                        heads_left -= 1;
+                        let head = unless_per_file(self.head(folder, at, file).map(Some))?;
+                        heads.extend(head.map(|head| (file, head)));
+                    }
+                    unknown.insert(heads)
                 }
-                let head = unless_per_file(self.head(folder, at, file).map(Some))?;
-                if head == Some(sought.head) {
-                    files.push(file);
-                }
-            }
-            all.push(files);
+            };
+            let alike = of_length.iter().filter(|(_, head)| *head == sought.head);
+            all.push(alike.map(|(file, _)| *file).take(files_max).collect());
         }
         Ok(all)
     }

@@ -24,12 +24,6 @@ impl Memory {
     pub fn take_outgoing(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outgoing)
     }
-
-    /// Bytes that came and were not read.
-    #[must_use]
-    pub fn waiting_bytes(&self) -> usize {
-        self.incoming.len()
-    }
 }
 
 impl Read for Memory {

@@ -348,10 +348,13 @@ impl Transfer<'_, '_, '_> {
         if let Some(short) = short
             && self.is_same_short(change.node, attributes.size, &short)?
         {
-            return self.send_as_existing(change, id, attributes, (short.id, short.cause));
+            let base = ContentBase::Of(short.id);
+            return self.send_as_existing(change, id, attributes, (base, short.cause));
         }
         if let Some(equal) = self.equal_elsewhere(change.node, attributes.size)? {
-            return self.send_as_existing(change, id, attributes, equal);
+            // It was only peeked at; programs may overwrite it now.
+            self.job.tree.release(self.cut.cut, &[change.node])?;
+            return self.send_as_existing(change, id, attributes, (equal, Cause::Copied));
         }
         let is_damaged = attributes.kind == NodeKind::File && self.job.damaged.contains(&change.node);
         let whole;

@@ -3,13 +3,16 @@
 
 use super::examining::scripted_proxy;
 use byteback_api::Problem;
+use byteback_api::batch::BatchWriter;
 use byteback_api::messages::ALIKE_LEN_MIN;
 use byteback_backup::decisions::{Cause, last_decision};
 use byteback_backup::{DeltaChoice, SnapshotSpec};
+use byteback_client::TreePlace;
 use byteback_control::TreeService;
+use byteback_delta::{DeltaReader, DeltaWriter, EmptyBase, WriterOptions, apply_to_new};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
-use byteback_model::{NodeId, NodeKind};
+use byteback_model::{ContentBase, ContentChange, Manifest, NodeId, NodeKind, NodeRecord};
 use byteback_testkit::clients::patient;
 use byteback_testkit::proxy::hearing;
 use byteback_testkit::rig::Rig;
@@ -221,4 +224,67 @@ fn files_that_begin_otherwise_are_not_compared() {
     file(&rig, "copy", &noise(2, 100_000));
     assert_eq!(saved(&rig).0, 0);
     assert_eq!(compared.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn copy_of_a_file_that_another_device_changed_is_no_conflict() {
+    let rig = Rig::new(8);
+    let content = noise(1, 100_000);
+    file(&rig, "first", &content);
+    saved(&rig);
+    // Another device changes the file; nothing of it is here.
+    let (other, device) = rig.another_device();
+    let there = |path: &'static [u8]| {
+        rig.client
+            .tree_node(&rig.folder, 1, TreePlace::Path(path))
+            .unwrap()
+            .node
+    };
+    let (root, first) = (there(b""), there(b"first"));
+    let mut delta = DeltaWriter::new(Vec::new(), 100_000, 100_000, WriterOptions::default()).unwrap();
+    delta.literal_bytes(7, b"by another").unwrap();
+    let mut batch = BatchWriter::new(Vec::new()).unwrap();
+    let manifest = Manifest {
+        device,
+        counter: 1,
+        base_seq: Some(1),
+        replaces: None,
+        follows: None,
+        root: root.id,
+        created_ns: 0,
+        host: "other".into(),
+        path: "/".into(),
+        snapshot: None,
+    };
+    batch.manifest(&manifest).unwrap();
+    let record = NodeRecord {
+        id: first.id,
+        attributes: first.attributes,
+        content: Some(ContentChange {
+            deltas: 1,
+            base: ContentBase::Previous,
+        }),
+    };
+    batch.node(&record).unwrap();
+    batch.delta(first.id, &delta.finish().unwrap().0).unwrap();
+    other
+        .commit(&rig.folder, 1, (0, None), &batch.end().unwrap(), &|_| true)
+        .unwrap();
+
+    file(&rig, "copy", &content);
+    let report = rig.backup().unwrap();
+    assert_eq!((report.literal_bytes, report.everything_because), (0, None));
+    let read = |path: &'static [u8]| {
+        let node = rig
+            .client
+            .tree_node(&rig.folder, 3, TreePlace::Path(path))
+            .unwrap()
+            .node;
+        let reader = rig.client.content(&rig.folder, node.id, 3, 0, &|_| true).unwrap();
+        let mut bytes = Vec::new();
+        apply_to_new(&EmptyBase, &mut DeltaReader::new(reader).unwrap(), &mut bytes).unwrap();
+        bytes
+    };
+    assert_eq!(read(b"copy"), content);
+    assert_eq!(&read(b"first")[7..17], b"by another");
 }

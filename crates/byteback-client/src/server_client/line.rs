@@ -17,7 +17,7 @@ use byteback_api::line::{
 };
 use byteback_api::routes::Route;
 use byteback_host::clock::Clock;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tungstenite::client::IntoClientRequest as _;
@@ -65,18 +65,45 @@ struct State {
     is_at_work: bool,
     /// No line is opened before this moment of the monotonic clock.
     not_before_ns: u64,
+    /// Number of tokens shown so far: lines of an earlier one are closed.
+    token: u64,
 }
 
 /// A line that is open.
 struct OpenLine {
-    line: Line<TransportAdapter>,
-    /// The moment of the last answer, on the monotonic clock.
-    heard_ns: u64,
+    line: Line<Patient>,
+    /// The moment of the last answer; `None`: there was none.
+    heard: Option<Moment>,
+}
+
+/// A moment by both clocks: while a machine sleeps, only the wall clock goes on.
+#[derive(Clone, Copy)]
+struct Moment {
+    monotonic_ns: u64,
+    wall_ns: i64,
+}
+
+impl Moment {
+    fn now(clock: &dyn Clock) -> Self {
+        Self {
+            monotonic_ns: clock.monotonic_ns(),
+            wall_ns: clock.now_ns(),
+        }
+    }
+
+    /// The time since `earlier`, by the clock that went further.
+    fn since(self, earlier: Self) -> Duration {
+        let by_wall = u64::try_from(self.wall_ns.saturating_sub(earlier.wall_ns)).unwrap_or(0);
+        Duration::from_nanos(self.monotonic_ns.saturating_sub(earlier.monotonic_ns).max(by_wall))
+    }
 }
 
 /// Leave to use the line for calls. Given back with the line, once its answer has come whole: what
 /// is still on its way would be taken for the next answer, so without one the line is closed.
-struct Leave(Arc<Mutex<State>>);
+struct Leave {
+    state: Arc<Mutex<State>>,
+    token: u64,
+}
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -84,13 +111,16 @@ fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl Leave {
     fn give_back(self, line: OpenLine) {
-        locked(&self.0).free = Some(line);
+        let mut state = locked(&self.state);
+        if state.token == self.token {
+            state.free = Some(line);
+        }
     }
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        locked(&self.0).is_at_work = false;
+        locked(&self.state).is_at_work = false;
     }
 }
 
@@ -113,6 +143,7 @@ impl Lines {
     pub(super) fn begin_anew(&self) {
         let mut state = locked(&self.state);
         (state.free, state.not_before_ns) = (None, 0);
+        state.token = state.token.wrapping_add(1);
     }
 }
 
@@ -144,7 +175,11 @@ impl ServerClient {
                 return Ok(None);
             }
             state.is_at_work = true;
-            (Leave(Arc::clone(&self.lines.state)), state.free.take())
+            let leave = Leave {
+                state: Arc::clone(&self.lines.state),
+                token: state.token,
+            };
+            (leave, state.free.take())
         };
         let line = match kept.and_then(|line| self.trusted(line)) {
             Some(line) => line,
@@ -168,14 +203,14 @@ impl ServerClient {
     /// A line that was kept, if it still works as far as is known.
     fn trusted(&self, mut kept: OpenLine) -> Option<OpenLine> {
         let stream = kept.line.stream();
-        if !stream.get_mut().is_open() {
+        if !stream.adapter.get_mut().is_open() {
             return None;
         }
-        let silence_ns = self.clock().monotonic_ns().saturating_sub(kept.heard_ns);
-        if Duration::from_nanos(silence_ns) < TRUSTED_FOR {
+        let now = Moment::now(self.clock());
+        if kept.heard.is_some_and(|heard| now.since(heard) < TRUSTED_FOR) {
             return Some(kept);
         }
-        stream.set_timeout(within(self.options.connect_timeout));
+        stream.wait_at_most(self.options.connect_timeout);
         kept.line.ping().ok()?;
         Some(kept)
     }
@@ -185,15 +220,18 @@ impl ServerClient {
         if now_ns < locked(&self.lines.state).not_before_ns {
             return None;
         }
-        let pause = match self.open_line() {
+        match self.open_line() {
             Ok(line) => return Some(line),
-            Err(NotOpened::Failed) => AGAIN_AFTER_FAILURE,
-            Err(NotOpened::Refused) => AGAIN_AFTER_REFUSAL,
-        };
+            Err(NotOpened::Failed) => self.pause_lines(AGAIN_AFTER_FAILURE),
+            Err(NotOpened::Refused) => self.pause_lines(AGAIN_AFTER_REFUSAL),
+        }
+        None
+    }
+
+    fn pause_lines(&self, pause: Duration) {
         let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         let now_ns = self.clock().monotonic_ns();
         locked(&self.lines.state).not_before_ns = now_ns.saturating_add(pause_ns);
-        None
     }
 
     fn open_line(&self) -> Result<OpenLine, NotOpened> {
@@ -217,7 +255,7 @@ impl ServerClient {
             headers.insert(header::AUTHORIZATION, token);
         }
         let mut stream = self.connect(&uri).map_err(|_| NotOpened::Failed)?;
-        stream.set_timeout(within(self.options.connect_timeout));
+        stream.wait_at_most(self.options.connect_timeout);
         let handshake = ClientHandshake::start(stream, request, Some(limits())).map_err(|_| NotOpened::Refused)?;
         let (socket, _) = handshake.handshake().map_err(|error| match error {
             // Silence is a refusal, too: of a proxy that does not know what to do.
@@ -225,20 +263,25 @@ impl ServerClient {
                 ureq::Error::Timeout(_) => NotOpened::Refused,
                 _ => NotOpened::Failed,
             },
+            // A proxy whose server is starting.
+            HandshakeError::Failure(tungstenite::Error::Http(answer))
+                if matches!(answer.status().as_u16(), 502..=504) =>
+            {
+                NotOpened::Failed
+            }
             HandshakeError::Failure(_) | HandshakeError::Interrupted(_) => NotOpened::Refused,
         })?;
         Ok(OpenLine {
             line: Line::new(socket).map_err(|_| NotOpened::Failed)?,
-            heard_ns: self.clock().monotonic_ns(),
+            heard: None,
         })
     }
 
     /// A connection to the server, as the agent makes it for a request.
-    fn connect(&self, uri: &Uri) -> Result<TransportAdapter, ureq::Error> {
+    fn connect(&self, uri: &Uri) -> Result<Patient, ureq::Error> {
         let config = self.agent.config();
         let timeout = within(self.options.connect_timeout);
-        // At a clock that stands still, each wait has the whole limit; in a simulation, the
-        // machine's own clock would say nothing.
+        // At a clock that stands still, each wait has the whole limit; `Patient` limits their sum.
         let now: Arc<dyn Fn() -> time::Instant + Send + Sync> = Arc::new(|| time::Instant::AlreadyHappened);
         let details = ConnectionDetails {
             uri,
@@ -253,7 +296,11 @@ impl ServerClient {
             run_connector: Arc::new(|_| Err(ureq::Error::ConnectionFailed)),
             register_shutdown: Arc::new(|_| Ok(())),
         };
-        Ok(TransportAdapter::new(self.lines.connector.connect(&details)?, now))
+        let connection = self.lines.connector.connect(&details)?;
+        Ok(Patient::new(
+            TransportAdapter::new(connection, now),
+            Arc::clone(&self.options.clock),
+        ))
     }
 
     fn call_on(
@@ -287,10 +334,16 @@ impl ServerClient {
             body: unsummed.as_deref().unwrap_or_else(|| ask.body.bytes()),
             is_unsummed: unsummed.is_some(),
         };
-        let stream = open.line.stream();
-        stream.set_timeout(within(ask.timeout));
+        let is_proven = open.heard.is_some();
+        let failed = |error: LineError| {
+            // Something on the way lets a line be opened and nothing pass: requests may.
+            if !is_proven {
+                self.pause_lines(AGAIN_AFTER_REFUSAL);
+            }
+            failed(error)
+        };
+        open.line.stream().wait_at_most(ask.timeout);
         open.line.send(&call.encode()).map_err(failed)?;
-        open.line.stream().set_timeout(within(ask.timeout));
         let message = receive(&mut open.line).map_err(failed)?;
         let answer = LineAnswer::decode(&message, true).map_err(failed)?;
         let head = answer
@@ -300,9 +353,11 @@ impl ServerClient {
         for (name, value) in head.headers.iter().map_while(|header| *header) {
             response = response.header(name, value);
         }
+        let piece = answer.piece.to_vec();
+        open.heard = Some(Moment::now(self.clock()));
         let mut body = LineBody {
             line: Some((open, leave)),
-            piece: answer.piece.to_vec(),
+            piece,
             taken: 0,
             timeout: ask.timeout,
             clock: Arc::clone(&self.options.clock),
@@ -323,10 +378,73 @@ fn within(time_limit: Duration) -> NextTimeout {
     }
 }
 
-fn receive(line: &mut Line<TransportAdapter>) -> Result<Vec<u8>, LineError> {
+fn receive(line: &mut Line<Patient>) -> Result<Vec<u8>, LineError> {
     // The stream blocks.
     line.receive()?
         .ok_or_else(|| LineError::Io(io::ErrorKind::TimedOut.into()))
+}
+
+/// Least bytes within the time limit, as for the bodies of other answers.
+const PROGRESS_LEN_MIN: usize = 8 * 1024;
+
+/// A connection whose waits are limited together, and not each for itself: a server that sends a
+/// byte now and then, or signs of life, would hold a call for ever.
+struct Patient {
+    adapter: TransportAdapter,
+    clock: Arc<dyn Clock>,
+    time_limit: Duration,
+    /// When the wait that began last is over, on the monotonic clock.
+    until_ns: u64,
+    /// Bytes that came since then.
+    came: usize,
+}
+
+impl Patient {
+    fn new(adapter: TransportAdapter, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            adapter,
+            clock,
+            time_limit: Duration::ZERO,
+            until_ns: u64::MAX,
+            came: 0,
+        }
+    }
+
+    /// From now on, and again after each [`PROGRESS_LEN_MIN`] bytes, waits for `time_limit` at
+    /// most.
+    fn wait_at_most(&mut self, time_limit: Duration) {
+        self.time_limit = time_limit;
+        let limit_ns = u64::try_from(time_limit.as_nanos()).unwrap_or(u64::MAX);
+        self.until_ns = self.clock.monotonic_ns().saturating_add(limit_ns);
+        self.came = 0;
+        self.adapter.set_timeout(within(time_limit));
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left_ns = self.until_ns.saturating_sub(self.clock.monotonic_ns());
+        if left_ns == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.adapter.set_timeout(within(Duration::from_nanos(left_ns)));
+        let came = self.adapter.read(buffer)?;
+        self.came = self.came.saturating_add(came);
+        if self.came >= PROGRESS_LEN_MIN {
+            self.wait_at_most(self.time_limit);
+        }
+        Ok(came)
+    }
+}
+
+impl Write for Patient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.adapter.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.adapter.flush()
+    }
 }
 
 /// The body of an answer on a line.
@@ -344,7 +462,7 @@ impl LineBody {
     /// Nothing is to come any more: the line is free.
     fn ended(&mut self) {
         if let Some((mut open, Some(leave))) = self.line.take() {
-            open.heard_ns = self.clock.monotonic_ns();
+            open.heard = Some(Moment::now(&*self.clock));
             leave.give_back(open);
         }
     }
@@ -362,7 +480,7 @@ impl Read for LineBody {
             let Some((open, _)) = &mut self.line else {
                 return Ok(0);
             };
-            open.line.stream().set_timeout(within(self.timeout));
+            open.line.stream().wait_at_most(self.timeout);
             let message = receive(&mut open.line)?;
             let answer = LineAnswer::decode(&message, false)?;
             (self.piece, self.taken) = (answer.piece.to_vec(), 0);

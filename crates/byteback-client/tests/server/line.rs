@@ -259,6 +259,38 @@ fn silence_in_place_of_a_line_is_waited_for_once() {
     assert_eq!(opened.load(Ordering::SeqCst), 1);
 }
 
+#[test]
+fn line_that_opens_and_carries_nothing_becomes_requests() {
+    // Something on the way lets the upgrade pass, and then no message.
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&opened);
+    let options = ClientOptions {
+        idle_timeout: Duration::from_millis(300),
+        ..patient()
+    };
+    let rig = Rig::through(8, options, move |to, _| {
+        forward(
+            move || TcpStream::connect(*to.lock().unwrap()).ok(),
+            move |is_line: &AtomicBool, way, bytes, mut stream| {
+                if way == Way::ToServer && is_line.load(Ordering::SeqCst) {
+                    return true;
+                }
+                let opens = bytes.starts_with(b"GET /v1/line ");
+                is_line.fetch_or(opens, Ordering::SeqCst);
+                counted.fetch_add(usize::from(opens), Ordering::SeqCst);
+                stream.write_all(bytes).is_ok()
+            },
+        )
+    });
+    rig.client.keep_line();
+    for _ in 0..3 {
+        rig.client.folders().unwrap();
+    }
+    let mut listening = rig.client.listen(&rig.folder, 0);
+    assert_eq!(listening.hear().unwrap(), ServerNews::Nothing);
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+}
+
 /// The machine's clock, set forward.
 #[derive(Debug, Default)]
 struct SkippingClock(Mutex<Duration>);
@@ -345,4 +377,29 @@ fn answers_that_break_the_rules_are_refused() {
     });
     let error = client.folders().unwrap_err();
     assert_eq!(error.kind, ServerErrorKind::Unreachable, "{error}");
+}
+
+#[test]
+fn signs_of_life_do_not_hold_a_call_for_ever() {
+    let client = with_dishonest_line(|line| while line.ping().is_ok() {});
+    // Each ping is answered within moments, so that no silence ends the wait.
+    let options = ClientOptions {
+        idle_timeout: Duration::from_millis(300),
+        ..impatient()
+    };
+    let client = ServerClient::new(client.base_url(), "bbd_x", options).unwrap();
+    client.keep_line();
+    let error = client.folders().unwrap_err();
+    assert_eq!(error.kind, ServerErrorKind::Unreachable, "{error}");
+}
+
+#[test]
+fn answer_that_breaks_later_is_no_failure_of_tls() {
+    let client = with_dishonest_line(|line| {
+        line.send(&said(br#"{"folders":"#, 200, false)).unwrap();
+        line.send(&[77]).unwrap();
+    });
+    let error = client.folders().unwrap_err();
+    assert_eq!(error.kind, ServerErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("unknown marks"), "{error}");
 }

@@ -115,7 +115,7 @@ fn content_that_the_server_has_is_found_in_sync() {
     assert!(stored < 16 * 1024, "{stored} bytes are stored for a copy");
 
     // A program that copies by reading and writing says nothing of it; nor does a file that comes
-    // from outside, here from what the mount does not have any more.
+    // from outside.
     let stored = synced.stored_by("a copy by hand", || {
         fs::write(synced.place.tree().join("copy by hand"), &image).unwrap();
     });

@@ -31,7 +31,7 @@ fn machine(place: &Place) -> (Mounted, Sending, Arc<ServerClient>) {
     (mounted, sending, server)
 }
 
-/// The goal is for a batch; here it holds for each direction, TLS included.
+/// Of the sender, for each direction, TLS included.
 #[test]
 fn small_batch_costs_at_most_100_bytes_beside_its_content() {
     const BATCHES: u64 = 60;
@@ -77,10 +77,12 @@ fn small_batch_costs_at_most_100_bytes_beside_its_content() {
     let wire = server.wire_bytes().since(before);
     let of_other = server_of_other.wire_bytes().since(before_of_other);
     let each = |bytes: u64| bytes / batches;
-    println!("sender {wire:?}, receiver {of_other:?}");
     assert!(each(wire.sent) + TLS_LEN <= LEN + 100, "{wire:?}");
     // The answer, and the event.
     assert!(each(wire.received) + 2 * TLS_LEN <= 100, "{wire:?}");
+    // Four questions, their answers, and the event.
+    assert!(each(of_other.sent) + 4 * TLS_LEN <= 200, "{of_other:?}");
+    assert!(each(of_other.received) + 5 * TLS_LEN <= LEN + 300, "{of_other:?}");
     drop(image);
     stop(receiving);
     stop(sending);

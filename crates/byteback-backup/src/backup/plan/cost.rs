@@ -277,7 +277,7 @@ impl Estimate {
     }
 }
 
-/// Whether to ask for the digests of as many short contents as there are files here, with
+/// Whether to ask for the digests of as many contents as there are files here, with
 /// `total_bytes` together: whether that is expected to take less time than sending equal ones.
 pub(in crate::backup) fn is_comparing_worth(files: usize, total_bytes: u64, conditions: &Conditions) -> bool {
     use per_byte::{HASH, READ, STORE};

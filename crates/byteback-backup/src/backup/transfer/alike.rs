@@ -2,23 +2,26 @@
 //! outside, extracted again, rotated.
 //!
 //! No program said where such a content is from, and the mount cannot know. The server is asked
-//! which of its files have the lengths of new ones and begin like them, many at once; such a file is
-//! then compared by the digest of its content, a very long one by a signature of 32 bytes for each
-//! MiB. The files may be gone from the tree: what was moved out comes back as a copy.
+//! which of its files have the lengths of new ones and begin like them, many at once; such a file
+//! is then compared by the digest of its content, a very long one by a signature of 32 bytes for
+//! each MiB. The files may be gone from the tree: what was moved out comes back as a copy.
 //!
 //! Nothing rests on a guess, and errors cost bytes, as in [`super::bases`].
 
 use super::Transfer;
 use crate::backup::plan::{Call, DeltaChoice, cost};
-use crate::decisions::Cause;
 use crate::error::{BackupError, Result};
-use crate::same_content::is_same_content;
+use crate::monitor::{Event, Monitor as _};
+use crate::same_content::{Beside, is_same_content, proving};
 use byteback_api::messages::{
     ALIKE_HEAD_LEN, ALIKE_LEN_MIN, ALIKE_MAX, DIGESTED_TOTAL_MAX, DIGESTS_MAX, SoughtContent,
 };
+use byteback_client::ServerError;
 use byteback_control::{ErrorKind, Piece};
 use byteback_delta::ContentDigest;
-use byteback_model::{FileId, NodeId};
+use byteback_delta::signature::SignatureRequest;
+use byteback_extents::ByteRange;
+use byteback_model::{ContentBase, FileId, NodeId};
 use std::collections::{BTreeSet, HashMap};
 
 /// Files that a new one is compared with: each is read as a whole by the server.
@@ -31,6 +34,9 @@ pub(super) struct AlikeFile {
     /// `None`: the content is too long for a digest, or could not be read.
     digest: Option<[u8; 32]>,
 }
+
+/// Bytes that are compared before a very long content is read as a whole.
+const SAMPLE_LEN: u64 = 64 * 1024;
 
 /// A digest that is asked for, with the length of the content.
 type Wanted = (FileId, u64);
@@ -67,7 +73,7 @@ impl Transfer<'_, '_, '_> {
             }
             match job.server.alike(job.folder, at, sought) {
                 Ok(files) => found.extend(nodes.into_iter().zip(files).filter_map(|((node, len), mut files)| {
-                    files.truncate(COMPARED_MAX);
+                    files.truncate(if len > DIGESTED_TOTAL_MAX { 1 } else { COMPARED_MAX });
                     (!files.is_empty()).then_some((node, len, files))
                 })),
                 Err(error) => job.note_unanswered(Call::Alike, &error),
@@ -143,18 +149,20 @@ impl Transfer<'_, '_, '_> {
         digests
     }
 
-    /// The file of the server that has the content of a new one.
-    pub(super) fn equal_elsewhere(&mut self, node: NodeId, len_bytes: u64) -> Result<Option<(FileId, Cause)>> {
+    /// The content of the server that a new one equals. It is named by its moment, as changes of
+    /// that file by others are no reason for a conflict.
+    pub(super) fn equal_elsewhere(&mut self, node: NodeId, len_bytes: u64) -> Result<Option<ContentBase>> {
+        let Some(seq) = self.compared_seq else { return Ok(None) };
         let files = self.bases.take_alike(node);
         if files.iter().any(|file| file.digest.is_some())
             && let Some(digest) = self.digest_of(node, len_bytes)?
         {
             let equal = files.iter().find(|file| file.digest == Some(digest));
-            return Ok(equal.map(|file| (file.id, Cause::Copied)));
+            return Ok(equal.map(|file| ContentBase::At { file: file.id, seq }));
         }
         for file in files.iter().filter(|file| file.digest.is_none()) {
             if self.is_equal_by_signature(node, len_bytes, file.id)? {
-                return Ok(Some((file.id, Cause::Copied)));
+                return Ok(Some(ContentBase::At { file: file.id, seq }));
             }
         }
         Ok(None)
@@ -190,6 +198,9 @@ impl Transfer<'_, '_, '_> {
         else {
             return Ok(false);
         };
+        if !self.is_equal_in_samples(node, len_bytes, (file, at))? {
+            return Ok(false);
+        }
         let (tree, cut) = (self.job.tree, self.cut.cut);
         let read =
             |ranges: &[(u64, u64)], sink: &mut crate::same_content::PieceSink<'_>| tree.peek(cut, node, ranges, sink);
@@ -201,11 +212,59 @@ impl Transfer<'_, '_, '_> {
             }
             Ok(Err(error)) if error.kind == ErrorKind::Node => Ok(false),
             Ok(Err(error)) => Err(error.into()),
-            Err(BackupError::Server(error)) => {
-                self.job.note_unanswered(Call::Signature, &error);
-                Ok(false)
-            }
+            Err(BackupError::Server(error)) => Ok(self.unanswered(&error)),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a very long content equals the server's in its middle and at its end. Both ends read
+    /// all of it in the end, so that files which only begin alike must not come to that.
+    fn is_equal_in_samples(&mut self, node: NodeId, len_bytes: u64, (file, at): (FileId, u64)) -> Result<bool> {
+        for start in [len_bytes / 2, len_bytes.saturating_sub(SAMPLE_LEN)] {
+            let Some(part) = ByteRange::from_offset_len(start, SAMPLE_LEN) else {
+                return Ok(false);
+            };
+            let request = SignatureRequest {
+                block_len_bytes: Some(SAMPLE_LEN as u32),
+                part: Some(part),
+                ..proving()
+            };
+            let signature = match self.job.server.signature(self.job.folder, file, at, &request, 1) {
+                Ok(signature) => signature,
+                Err(error) => return Ok(self.unanswered(&error)),
+            };
+            let mut beside = Beside::new(&signature);
+            let mut take = |piece: Piece<'_>| {
+                match piece {
+                    Piece::Data { bytes, .. } => beside.push(bytes),
+                    Piece::Hole(range) => beside.push_zeros(range.len_bytes()),
+                }
+                Ok(())
+            };
+            match self
+                .job
+                .tree
+                .peek(self.cut.cut, node, &[(start, SAMPLE_LEN)], &mut take)
+            {
+                Ok(()) if beside.finish() => {}
+                Ok(()) => return Ok(false),
+                Err(error) if error.kind == ErrorKind::Node => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes that the server did not say whether a content is equal; other questions may be
+    /// answered.
+    fn unanswered(&self, error: &ServerError) -> bool {
+        let mut answers = self.job.answers.get();
+        answers.end_of(Call::Alike);
+        self.job.answers.set(answers);
+        self.job.monitor.event(Event::Warning(&format!(
+            "the server did not compare a long file ({}); sending it",
+            error.message
+        )));
+        false
     }
 }

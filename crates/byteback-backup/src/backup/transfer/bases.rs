@@ -159,7 +159,7 @@ impl Transfer<'_, '_, '_> {
         change: &NodeChange,
         id: FileId,
         attributes: Attributes,
-        (there, cause): (FileId, Cause),
+        (base, cause): (ContentBase, Cause),
     ) -> Result<()> {
         let size_bytes = attributes.size;
         self.stream.node(&NodeRecord {
@@ -167,15 +167,13 @@ impl Transfer<'_, '_, '_> {
             attributes,
             // Also its own content is a new one: it was written, and stands against a removal by
             // others.
-            content: Some(BatchContent {
-                deltas: 0,
-                base: ContentBase::Of(there),
-            }),
+            content: Some(BatchContent { deltas: 0, base }),
         })?;
         self.report.changed_bytes += size_bytes;
         self.report.found_bytes += size_bytes;
         self.report.examined_files += 1;
-        self.report.followed_files += u64::from(there != id);
+        let is_own = base == ContentBase::Of(id);
+        self.report.followed_files += u64::from(!is_own);
         if let Some(decisions) = &mut self.decisions {
             decisions.decided(&Decision {
                 node: change.node,
