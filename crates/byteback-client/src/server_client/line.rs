@@ -338,7 +338,10 @@ impl ServerClient {
         let failed = |error: LineError| {
             // Something on the way lets a line be opened and nothing pass: requests may.
             if !is_proven {
-                self.pause_lines(AGAIN_AFTER_REFUSAL);
+                self.pause_lines(match is_cut(&error) {
+                    true => AGAIN_AFTER_FAILURE,
+                    false => AGAIN_AFTER_REFUSAL,
+                });
             }
             failed(error)
         };
@@ -375,6 +378,19 @@ fn within(time_limit: Duration) -> NextTimeout {
     NextTimeout {
         after: time::Duration::Exact(time_limit),
         ..NextTimeout::default()
+    }
+}
+
+/// Whether the connection ended: it was not silent, and nothing wrong came.
+fn is_cut(error: &LineError) -> bool {
+    let is_silence = |error: &io::Error| {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        error.kind() == io::ErrorKind::TimedOut || matches!(inner, Some(ureq::Error::Timeout(_)))
+    };
+    match error {
+        LineError::Io(error) => !is_silence(error),
+        LineError::Closed => true,
+        LineError::Broken(_) => false,
     }
 }
 
