@@ -284,17 +284,13 @@ impl LineEnd {
         let (parts, mut body) = response.into_parts();
         let media = parts.headers.get(header::CONTENT_TYPE);
         let is_of_events = media.is_some_and(|media| media.as_bytes().starts_with(MEDIA_EVENTS.as_bytes()));
+        let hold = if is_of_events { Duration::ZERO } else { HOLD };
         let mut head = Some(AnswerHead {
             status: parts.status.as_u16(),
             headers: told(&parts.headers),
         });
         let mut piece = Vec::new();
         loop {
-            // The first event comes with the head; the others wait for nothing.
-            let hold = match is_of_events && head.is_none() {
-                true => Duration::ZERO,
-                false => HOLD,
-            };
             let frame = tokio::select! {
                 biased;
                 frame = body.frame() => Some(frame),
