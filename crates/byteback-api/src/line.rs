@@ -81,6 +81,7 @@ pub struct Line<S> {
     socket: WebSocket<S>,
     packer: Packer,
     unpacker: Unpacker,
+    has_failed: bool,
 }
 
 impl<S> std::fmt::Debug for Line<S> {
@@ -111,6 +112,7 @@ impl<S: Read + Write> Line<S> {
             socket,
             packer: Packer::new()?,
             unpacker: Unpacker::new()?,
+            has_failed: false,
         })
     }
 
@@ -132,8 +134,20 @@ impl<S: Read + Write> Line<S> {
     /// # Errors
     /// [`LineError`]; the line is of no use any more.
     pub fn send(&mut self, message: &[u8]) -> Result<(), LineError> {
-        let packed = self.packer.pack(message).map_err(LineError::Io)?;
-        self.socket.send(Message::binary(packed)).map_err(of_socket)
+        self.unless_failed(|line| {
+            let packed = line.packer.pack(message).map_err(LineError::Io)?;
+            line.socket.send(Message::binary(packed)).map_err(of_socket)
+        })
+    }
+
+    /// The library is not to be asked again after a failure, and the contexts differ.
+    fn unless_failed<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, LineError>) -> Result<T, LineError> {
+        if self.has_failed {
+            return Err(LineError::Closed);
+        }
+        let done = act(self);
+        self.has_failed = done.is_err();
+        done
     }
 
     /// Receives a message; `None`: a stream that does not block has to get more bytes first.
@@ -141,6 +155,10 @@ impl<S: Read + Write> Line<S> {
     /// # Errors
     /// [`LineError`]; the line is of no use any more.
     pub fn receive(&mut self) -> Result<Option<Vec<u8>>, LineError> {
+        self.unless_failed(Self::receive_one)
+    }
+
+    fn receive_one(&mut self) -> Result<Option<Vec<u8>>, LineError> {
         loop {
             match self.socket.read() {
                 Ok(Message::Binary(packed)) => return self.unpacker.unpack(&packed).map(Some),
@@ -159,6 +177,10 @@ impl<S: Read + Write> Line<S> {
     /// # Errors
     /// [`LineError`]; the line is of no use any more.
     pub fn ping(&mut self) -> Result<(), LineError> {
+        self.unless_failed(Self::ping_once)
+    }
+
+    fn ping_once(&mut self) -> Result<(), LineError> {
         self.socket.send(Message::Ping(Vec::new().into())).map_err(of_socket)?;
         loop {
             match self.socket.read().map_err(of_socket)? {

@@ -219,3 +219,18 @@ fn long_body_of_a_call_is_refused() {
     };
     assert!(LineCall::decode(&fits.encode()).is_ok());
 }
+
+/// The library asserts that it is not asked again: found by the fuzz target `line`.
+#[test]
+fn line_that_failed_is_not_read_any_more() {
+    let too_long = [0x82, 0xff, 0, 0, 0, 9, 0, 0, 0, 0, 1, 2, 3, 4];
+    let mut end = Line::of_server(Memory::default()).unwrap();
+    end.stream().feed(&too_long);
+    assert!(matches!(end.receive(), Err(LineError::Broken(_))));
+    for _ in 0..10 {
+        end.stream().feed(&[7; 3000]);
+        assert!(matches!(end.receive(), Err(LineError::Closed)));
+    }
+    assert!(matches!(end.send(b"message"), Err(LineError::Closed)));
+    assert!(matches!(end.ping(), Err(LineError::Closed)));
+}
