@@ -244,7 +244,18 @@ impl LineEnd {
         self.wire.flush().await.map_err(LineError::Io)
     }
 
-    async fn send(&mut self, answer: &LineAnswer<'_>) -> Result<(), LineError> {
+    /// Sends a piece of an answer, the first one with the head.
+    async fn send_piece(
+        &mut self,
+        head: &mut Option<AnswerHead<'_>>,
+        piece: &[u8],
+        is_last: bool,
+    ) -> Result<(), LineError> {
+        let answer = LineAnswer {
+            head: head.take(),
+            piece,
+            is_last,
+        };
         self.line.send(&answer.encode())?;
         self.flush().await
     }
@@ -306,14 +317,7 @@ impl LineEnd {
                 // A body that breaks off must not look as if it had ended.
                 Some(Some(Err(error))) => return Err(LineError::Io(std::io::Error::other(error))),
                 Some(None) | None => {
-                    let piece = std::mem::take(&mut piece);
-                    let head = head.take();
-                    self.send(&LineAnswer {
-                        head,
-                        piece: &piece,
-                        is_last,
-                    })
-                    .await?;
+                    self.send_piece(&mut head, &std::mem::take(&mut piece), is_last).await?;
                 }
             }
             if is_last {
@@ -321,13 +325,7 @@ impl LineEnd {
             }
             while piece.len() >= PIECE_LEN {
                 let rest = piece.split_off(PIECE_LEN);
-                let head = head.take();
-                self.send(&LineAnswer {
-                    head,
-                    piece: &piece,
-                    is_last,
-                })
-                .await?;
+                self.send_piece(&mut head, &piece, false).await?;
                 piece = rest;
             }
         }

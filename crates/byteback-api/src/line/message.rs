@@ -142,7 +142,7 @@ impl<'a> LineCall<'a> {
     /// The call in a message.
     ///
     /// # Errors
-    /// If there is none.
+    /// [`LineError::Broken`] for a message that is no call.
     pub fn decode(message: &'a [u8]) -> Result<Self, LineError> {
         let mut fields = Fields(message);
         let first = fields.byte()?;
@@ -184,7 +184,7 @@ impl<'a> LineAnswer<'a> {
     /// The piece of an answer in a message, which has a head if it `is_first`.
     ///
     /// # Errors
-    /// If there is none.
+    /// [`LineError::Broken`] for a message that is no such piece.
     pub fn decode(message: &'a [u8], is_first: bool) -> Result<Self, LineError> {
         let mut fields = Fields(message);
         let is_last = match fields.byte()? {

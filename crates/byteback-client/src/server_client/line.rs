@@ -10,6 +10,7 @@
 //! or an older server, refuses lines. A line that was silent for long may have been forgotten by a
 //! router on the way, so it is asked for a sign of life before it is trusted with a call.
 
+use super::progress::PROGRESS_LEN_MIN;
 use super::{Ask, Body, ServerClient};
 use crate::error::ServerError;
 use byteback_api::line::{
@@ -400,9 +401,6 @@ fn receive(line: &mut Line<Patient>) -> Result<Vec<u8>, LineError> {
         .ok_or_else(|| LineError::Io(io::ErrorKind::TimedOut.into()))
 }
 
-/// Least bytes within the time limit, as for the bodies of other answers.
-const PROGRESS_LEN_MIN: usize = 8 * 1024;
-
 /// A connection whose waits are limited together, and not each for itself: a server that sends a
 /// byte now and then, or signs of life, would hold a call for ever.
 struct Patient {
@@ -412,7 +410,7 @@ struct Patient {
     /// When the wait that began last is over, on the monotonic clock.
     until_ns: u64,
     /// Bytes that came since then.
-    came: usize,
+    came: u64,
 }
 
 impl Patient {
@@ -445,7 +443,7 @@ impl Read for Patient {
         }
         self.adapter.set_timeout(within(Duration::from_nanos(left_ns)));
         let came = self.adapter.read(buffer)?;
-        self.came = self.came.saturating_add(came);
+        self.came = self.came.saturating_add(u64::try_from(came).unwrap_or(u64::MAX));
         if self.came >= PROGRESS_LEN_MIN {
             self.wait_at_most(self.time_limit);
         }

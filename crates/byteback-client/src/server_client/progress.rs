@@ -18,7 +18,7 @@ use ureq::http;
 
 /// Least bytes within the time limit: with the default of a minute, 136 bytes per second, which is
 /// less than a telephone line has, and less than a server allows its clients.
-const PROGRESS_LEN_MIN: u64 = 8 * 1024;
+pub(super) const PROGRESS_LEN_MIN: u64 = 8 * 1024;
 
 /// The time limit of an answer, attached to the response.
 #[derive(Clone)]

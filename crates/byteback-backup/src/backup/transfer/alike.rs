@@ -192,10 +192,10 @@ impl Transfer<'_, '_, '_> {
     }
 
     fn is_equal_by_signature(&mut self, node: NodeId, len_bytes: u64, file: FileId) -> Result<bool> {
-        let Some(at) = self
-            .compared_seq
-            .filter(|_| self.job.answers.get().has(Call::Signature))
-        else {
+        let can_ask = [Call::Alike, Call::Signature]
+            .into_iter()
+            .all(|call| self.job.answers.get().has(call));
+        let Some(at) = self.compared_seq.filter(|_| can_ask) else {
             return Ok(false);
         };
         if !self.is_equal_in_samples(node, len_bytes, (file, at))? {
