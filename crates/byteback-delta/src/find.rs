@@ -48,6 +48,7 @@ mod extents;
 mod finer;
 mod fixed;
 mod gathered;
+mod in_memory;
 mod index;
 mod leaf_lookup;
 mod local;
@@ -71,6 +72,7 @@ pub use chunked::{ChunkFinder, ChunkRun, READS_PER_BASE, match_chunks, prove_mat
 pub use finer::{Gap, excerpt_around, find_in_excerpt};
 pub use fixed::FixedFinder;
 pub use gathered::find_gathered;
+pub use in_memory::find_in_memory;
 pub use index::BlockIndex;
 pub use leaf_lookup::LeafLookup;
 pub use local::{LocalError, find_local};

@@ -35,6 +35,7 @@ pub mod landing;
 pub mod live;
 pub mod mount_table;
 mod mounted_within;
+pub mod page_cache;
 pub mod picture;
 pub mod session;
 mod stores;

@@ -1,12 +1,13 @@
-//! Files that are rewritten in place: their previous bytes are kept, so that of a content that is
-//! mostly there already only the difference is sent (DeltaCFS section III-A, at its end).
+//! Files that are changed in place: their previous bytes are kept, so that of what was written only
+//! the difference is sent. A database moves rows in its pages, a mailbox closes the gap of a mail
+//! that was removed, a program writes a file over (DeltaCFS section III-A, at its end).
 //!
-//! Bytes are put aside before a program overwrites them, but only once it has overwritten an eighth
-//! of the file: changing a few places of a database costs nothing here. So the beginning of a
-//! rewrite may be missing from what was kept, which costs literals and no correctness: a delta
-//! copies only from what was kept. When a group is handed out, each content that overwrote more
-//! than half of its file is compared with what was kept of the previous one. The queue knows
-//! nothing of it, since both make the same content.
+//! Bytes are put aside before a program overwrites them: as long as they are few
+//! ([`KEPT_FROM_MEMORY_MAX`]) those that are in memory, which costs no reading from a disk; and all
+//! once an eighth of the file is overwritten. So some may be missing, which costs literals and no
+//! correctness: a delta copies only from what was kept. When a group is handed out, each content is
+//! compared with what was kept of the previous one. The queue knows nothing of it, since both make
+//! the same content.
 //!
 //! **Invariants.** The bytes in `kept` of a record were in the file when its content began, and are
 //! in the spool under the record's key. So after the bytes were read, it is checked whether any
@@ -15,32 +16,50 @@
 //! server then has something other than what was kept. Only what a content covers is taken from the
 //! file as new, because only that is put aside if it is overwritten before it is sent.
 //!
+//! A delta of much is used where most of it was found here. Otherwise the content is left as it is,
+//! so that the sender may look for it in all that the server has.
+//!
 //! Nothing here outlives the process: after a stop a content is sent as it is.
 
 use std::io;
 
 use byteback_control::{LiveContent, LiveGroup, LiveSource};
-use byteback_delta::find::{ExtentSink, find_local};
+use byteback_delta::find::{ExtentSink, FindStats, find_in_memory, find_local};
 use byteback_delta::{Base, DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Inode;
 use byteback_model::NodeId;
+use byteback_mount::page_cache::read_cached;
 use byteback_queue::Position;
 use parking_lot::MutexGuard;
 
 use super::read::Read;
-use super::spool::open_for_reading;
+use super::spool::{open_for_reading, read_up_to};
 use super::{Live, SAVING_LOCKS, State};
 
-/// Bytes are kept once one part in this many of the file is overwritten.
+/// All bytes are kept once one part in this many of the file is overwritten.
 const KEPT_FROM: u64 = 8;
+
+/// Most bytes that are kept of a content before that.
+const KEPT_FROM_MEMORY_MAX: u64 = 8 << 20;
+
+/// The ranges of one change are kept with the gaps between them if they lie this close together:
+/// one reading costs less than many.
+const KEPT_TOGETHER_LEN_MAX: u64 = 64 << 10;
 
 /// At least one part in this many of the new bytes must have been kept of the old ones, or a
 /// comparison would be in vain.
 const KEPT_MIN: u64 = 4;
 
-/// Contents of more ranges do not count as rewrites.
-const RANGES_MAX: usize = 1024;
+/// Contents of more ranges are not compared.
+const RANGES_MAX: usize = 1 << 14;
+
+/// Most old and new bytes of a content together that are compared in memory, which finds short
+/// matches, too.
+const IN_MEMORY_LEN_MAX: u64 = 16 << 20;
+
+/// Of contents with more new bytes, most must be found in what was kept.
+const FOUND_IN_PART_LEN_MAX: u64 = 64 << 10;
 
 /// Longer deltas are not worth the trouble: they do not fit a part of a batch.
 const DELTA_LEN_BYTES_MAX: u64 = 8 << 20;
@@ -76,9 +95,17 @@ struct ReportState {
     last: Option<Position>,
 }
 
+/// The bytes that are kept of those that a change is about to overwrite.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// The length of the file before the content that the change belongs to.
+    len_bytes: u64,
+    /// Only those that need not be read from a disk.
+    from_memory: bool,
+}
+
 impl State {
-    /// The length that the file had before the content that its next change belongs to; `None` if
-    /// it is not worth keeping.
+    /// The bytes to keep of those in `ranges`; `None` if it is not worth it.
     fn rewriting(
         &self,
         node: NodeId,
@@ -86,25 +113,37 @@ impl State {
         ranges: &[ByteRange],
         len_bytes_min: u64,
         len_bytes_max: u64,
-    ) -> Option<u64> {
+    ) -> Option<Wanted> {
         if self.queue.is_folded() {
             return None;
         }
         let changed_bytes = ranges
             .iter()
             .fold(0, |sum: u64, range| sum.saturating_add(range.len_bytes()));
-        let (len_bytes, before_bytes) = match self.queue.open_ranges(node) {
+        let (len_bytes, before_bytes, kept_bytes) = match self.queue.open_ranges(node) {
             Some((position, reported)) => {
                 let rewrite = self.rewrites.get(&position).filter(|rewrite| !rewrite.is_spoiled)?;
-                (rewrite.len_bytes, reported.total_len_bytes())
+                let kept_bytes = rewrite.kept.total_len_bytes();
+                (rewrite.len_bytes, reported.total_len_bytes(), kept_bytes)
             }
-            // A small change is ruled out without a look at the file.
-            None if changed_bytes.saturating_mul(KEPT_FROM) < len_bytes_min => return None,
-            None => (fd.stat().ok()?.size, 0),
+            None => (fd.stat().ok()?.size, 0, 0),
         };
-        let is_fit = (len_bytes_min..=len_bytes_max).contains(&len_bytes);
+        let is_within = ranges.iter().any(|range| range.start() < len_bytes);
+        if len_bytes < len_bytes_min || !is_within {
+            return None;
+        }
         let rewritten_bytes = before_bytes.saturating_add(changed_bytes);
-        (is_fit && rewritten_bytes.saturating_mul(KEPT_FROM) >= len_bytes).then_some(len_bytes)
+        if len_bytes <= len_bytes_max && rewritten_bytes.saturating_mul(KEPT_FROM) >= len_bytes {
+            return Some(Wanted {
+                len_bytes,
+                from_memory: false,
+            });
+        }
+        let has_room = kept_bytes.saturating_add(changed_bytes) <= KEPT_FROM_MEMORY_MAX;
+        has_room.then_some(Wanted {
+            len_bytes,
+            from_memory: true,
+        })
     }
 
     /// The bytes that a change is about to overwrite and that are still as they were when the
@@ -113,6 +152,9 @@ impl State {
         let Some(all) = ByteRange::new(0, len_bytes) else {
             return (Vec::new(), None);
         };
+        let together = ranges.iter().copied().reduce(ByteRange::hull);
+        let together = together.filter(|hull| hull.len_bytes() <= KEPT_TOGETHER_LEN_MAX);
+        let ranges = together.as_ref().map_or(ranges, std::slice::from_ref);
         let within = ranges.iter().filter_map(|range| range.intersect(all));
         match self.queue.open_ranges(node) {
             None => (within.collect(), None),
@@ -375,9 +417,9 @@ impl<W: io::Write> ExtentSink for Unpacked<'_, W> {
 }
 
 impl Live {
-    /// Puts aside what a change is about to overwrite, if the file is being rewritten. The bytes
-    /// count when the change is reported, by [`State::noted_rewriting`], which must be the next
-    /// thing that happens to the returned state.
+    /// Puts aside what a change is about to overwrite, if that is worth it. The bytes count when
+    /// the change is reported, by [`State::noted_rewriting`], which must be the next thing that
+    /// happens to the returned state.
     pub(super) fn keep_rewritten<'a>(
         &'a self,
         node: NodeId,
@@ -394,42 +436,84 @@ impl Live {
         let saving = self.saving.get(lock).map(|lock| lock.lock());
         let mut state = self.state.lock();
         // Asked anew: another thread may have changed the file while this one waited.
-        let Some(len_bytes) = state.rewriting(node, fd, ranges, bounds.0, bounds.1) else {
+        let Some(wanted) = state.rewriting(node, fd, ranges, bounds.0, bounds.1) else {
             return (state, None);
         };
         // While something lands in the file, it is unknown what the server has.
         if self.watches.is_landing(node) {
             return (state, None);
         }
-        let (ranges, key) = state.untouched(node, ranges, len_bytes);
+        let (ranges, key) = state.untouched(node, ranges, wanted.len_bytes);
+        if ranges.is_empty() {
+            return (state, None);
+        }
         let key = key.unwrap_or_else(|| state.next_rewrite());
         let reported = state.told_of(node);
         drop(state);
-        let put = || -> io::Result<()> {
-            for range in &ranges {
-                if let Some(integrity) = &self.integrity {
-                    let file = open_for_reading(fd)?;
-                    integrity.check_before_change(node, &file, *range)?;
-                }
-                self.rewritten.put(key, *range, fd)?;
-            }
-            Ok(())
+        let put = match wanted.from_memory {
+            true => self.put_from_memory(node, key, fd, ranges),
+            false => self.put_all(node, key, fd, ranges),
         };
-        let is_put = put().is_ok();
         let state = self.state.lock();
         // A thread that reported a change meanwhile may have made it before the bytes were read:
         // then they are not the old ones.
-        let is_old = is_put && state.told_of(node) == reported;
+        let is_old = state.told_of(node) == reported;
         let aside = SavedBytes {
             key,
-            ranges: if is_old { ranges } else { Vec::new() },
+            ranges: put.ok().filter(|_| is_old).unwrap_or_default(),
             _saving: saving,
         };
         (state, Some(aside))
     }
 
-    /// Makes deltas of the contents of a group that rewrote their files, where these are shorter.
-    /// Returns their stamps.
+    fn put_all(&self, node: NodeId, key: Position, fd: &Inode, ranges: Vec<ByteRange>) -> io::Result<Vec<ByteRange>> {
+        for range in &ranges {
+            if let Some(integrity) = &self.integrity {
+                let file = open_for_reading(fd)?;
+                integrity.check_before_change(node, &file, *range)?;
+            }
+            self.rewritten.put(key, *range, fd)?;
+        }
+        Ok(ranges)
+    }
+
+    /// Puts those of the ranges aside that are in memory, and returns them.
+    fn put_from_memory(
+        &self,
+        node: NodeId,
+        key: Position,
+        fd: &Inode,
+        ranges: Vec<ByteRange>,
+    ) -> io::Result<Vec<ByteRange>> {
+        let mut reopened = None;
+        let mut bytes = Vec::new();
+        let mut put = Vec::new();
+        for range in ranges {
+            bytes.resize(usize::try_from(range.len_bytes()).map_err(io::Error::other)?, 0);
+            let mut known = read_from_memory(reopened.as_ref().unwrap_or(fd), range.start(), &mut bytes)?;
+            if known < bytes.len() && reopened.is_none() {
+                // The descriptor may be one that cannot be read.
+                let file = reopened.insert(open_for_reading(fd)?);
+                known = read_from_memory(file, range.start(), &mut bytes)?;
+            }
+            if known < bytes.len() {
+                continue;
+            }
+            if let Some(integrity) = &self.integrity {
+                let file = match &reopened {
+                    Some(file) => file,
+                    None => reopened.insert(open_for_reading(fd)?),
+                };
+                integrity.check_before_change(node, file, range)?;
+            }
+            self.rewritten.put_bytes(key, range.start(), &bytes)?;
+            put.push(range);
+        }
+        Ok(put)
+    }
+
+    /// Makes deltas of the contents of a group that changed their files in place, where these are of
+    /// use. Returns their stamps.
     pub(super) fn compare_rewritten(&self, contents: &mut [LiveContent]) -> Vec<u64> {
         let mut stamps = Vec::new();
         for content in contents.iter_mut().filter(|content| !content.is_gone) {
@@ -460,9 +544,8 @@ impl Live {
             .filter_map(|(start, len)| ByteRange::from_offset_len(*start, *len));
         let (new_ranges, new_bytes) = packed(ranges);
         let (old_ranges, old_bytes) = packed(rewrite.kept.iter());
-        let is_mostly = new_bytes.saturating_mul(2) > rewrite.len_bytes;
-        let is_kept = old_bytes.saturating_mul(KEPT_MIN) >= new_bytes;
-        if !is_mostly || !is_kept || new_ranges.len().max(old_ranges.len()) > RANGES_MAX {
+        let is_kept = old_bytes > 0 && old_bytes.saturating_mul(KEPT_MIN) >= new_bytes;
+        if !is_kept || new_ranges.len().max(old_ranges.len()) > RANGES_MAX {
             return Ok(None);
         }
         let [old_packed, new_packed] = [(&old_ranges, old_bytes), (&new_ranges, new_bytes)]
@@ -491,11 +574,44 @@ impl Live {
                 old: &old_packed,
                 new: &new_packed,
             };
-            find_local(&old, &new, sink).map_err(io::Error::other)?;
+            let found = match old_bytes.saturating_add(new_bytes) <= IN_MEMORY_LEN_MAX {
+                true => {
+                    let (old, new) = (all_of(&old)?, all_of(&new)?);
+                    find_in_memory(&old, &new, sink).map_err(io::Error::other)?.1
+                }
+                false => find_local(&old, &new, sink).map_err(io::Error::other)?.1,
+            };
+            if !is_of_use(&found, new_bytes) {
+                return Err(io::Error::other("too little of it was kept"));
+            }
             let (_, stats) = writer.finish().map_err(io::Error::other)?;
             Ok(stats.wire_bytes)
         })?;
         Ok(encoded)
+    }
+}
+
+fn all_of(content: &impl Base) -> io::Result<Vec<u8>> {
+    let len = usize::try_from(content.len_bytes()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    content.read_range(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether enough of `new_bytes` was found among the bytes that were kept.
+fn is_of_use(found: &FindStats, new_bytes: u64) -> bool {
+    match new_bytes > FOUND_IN_PART_LEN_MAX {
+        true => found.copied_bytes.saturating_mul(2) >= new_bytes,
+        false => found.copied_bytes > 0,
+    }
+}
+
+/// Fills the front of the buffer with what need not be read from a disk. A file that the kernel
+/// does not know is one of a volume, which reads what is overwritten anyway.
+fn read_from_memory(file: &Inode, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    match file.descriptor() {
+        Some(_) => Ok(read_cached(file, at, buffer, false)),
+        None => read_up_to(file, at, buffer),
     }
 }
 

@@ -97,6 +97,13 @@ impl Spool {
         Ok(())
     }
 
+    /// Puts bytes aside for `position`, which were at `offset`.
+    pub(super) fn put_bytes(&self, position: Position, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file(position)?;
+        self.take_room(position, bytes.len() as u64)?;
+        file.write_all_at(offset, bytes)
+    }
+
     fn take_room(&self, position: Position, count: u64) -> io::Result<()> {
         let mut inner = self.inner.lock();
         if inner.total_bytes.saturating_add(count) > self.bytes_max {

@@ -7,7 +7,7 @@
 //! only.
 //!
 //! **It never costs a disk read.** The kernel is asked first whether it holds the old bytes in
-//! memory (see [`cached`]); bytes that it does not hold count as changed. Beyond the end there are
+//! memory (see [`crate::page_cache`]); bytes that it does not hold count as changed. Beyond the end there are
 //! no old bytes.
 //!
 //! **Why taking a byte as unchanged is safe.** Between an operation's begin and its end there is no
@@ -32,13 +32,12 @@
 //!
 //! Out of scope: looking into copies between files, allocations and truncations.
 
-mod cached;
-
 use std::cell::RefCell;
 
 use byteback_extents::ByteRange;
 
 use crate::handles::OpenFile;
+use crate::page_cache::read_cached;
 use crate::tracked::Origin;
 use crate::tracked::ranges::Ranges;
 
@@ -73,7 +72,7 @@ pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: 
     if !file.readable() || !(is_single_page || file.trimming().is_worth_a_look()) {
         return range_at(offset, data.len()).into();
     }
-    let changed = compare_all(offset, data, |at, old| cached::read(file, at, old, is_single_page));
+    let changed = compare_all(offset, data, |at, old| read_cached(file, at, old, is_single_page));
     let trimmed_bytes = (data.len() as u64).saturating_sub(sum_bytes(&changed));
     let was_of_use = trimmed_bytes > (data.len() / FRUIT_OF_BYTES) as u64;
     if !was_of_use || data.len() >= TELLING_LEN_BYTES_MIN {

@@ -106,7 +106,8 @@ impl Engine {
 
     /// Whether a group has so much new content that it is taken from a cut: there it is examined,
     /// so that moved and repeated content is found, and copies that programs made are sent as
-    /// copies. A delta of two files was made from both contents as a whole, and is sent as it is.
+    /// copies. A delta was made from both contents, or from most of what was overwritten, and is
+    /// sent as it is.
     fn is_worth_a_cut(&self, group: &LiveGroup) -> Result<bool, EngineError> {
         let contents = group.contents.iter().filter(|content| !content.is_gone);
         let new_bytes = contents.fold(0, |sum: u64, content| sum.saturating_add(self.new_bytes_of(content)));
@@ -130,8 +131,6 @@ impl Engine {
             LiveSource::Ranges(ranges) => ranges
                 .iter()
                 .fold(0, |sum, (_, len_bytes)| sum.saturating_add(*len_bytes)),
-            // Of a file that is written again in place, not all old bytes were at hand.
-            LiveSource::Delta { base, len_bytes, .. } if *base == content.node => *len_bytes,
             // It could not be sent in a group.
             LiveSource::Delta { len_bytes, .. } if *len_bytes > self.parts.part_len_bytes as u64 => *len_bytes,
             LiveSource::Delta { .. } => 0,

@@ -28,8 +28,9 @@ const SYS_CACHESTAT: libc::c_long = 451;
 const COUNTS_MAX: u32 = 3;
 
 /// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less
-/// at the end of the file. `is_single_page`: it is a page that the kernel hands on.
-pub(super) fn read(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
+/// at the end of the file. `is_single_page`: it is a page that the kernel hands on. The descriptor
+/// must be readable, or nothing is found.
+pub fn read_cached(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
     let Some(file) = file.descriptor() else {
         return 0;
     };
