@@ -63,6 +63,8 @@ pub enum DeltaMethod {
     /// The log knew the ranges, and the blocks in them were looked up among those of the server's
     /// content, wherever they lie there.
     LogLookedUp,
+    /// The log knew the ranges, and they were compared with what programs overwrote.
+    LogCompared,
     /// The file was sent whole.
     Full,
 }

@@ -263,6 +263,19 @@ impl TreeService for Client {
         self.order(&Request::Release { cut, nodes })
     }
 
+    fn before_image(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<Option<u64>> {
+        match self.ask(&Request::BeforeImage { cut, node }, sink)? {
+            Answer::BeforeImage(len_bytes) => Ok(len_bytes),
+            Answer::Error(error) => Err(error),
+            other => unexpected(&other),
+        }
+    }
+
     fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {
         match self.call(&Request::LeafOffer { cut, node })? {
             Answer::LeafOffer(offer) => Ok(offer),

@@ -64,6 +64,10 @@ pub(crate) enum Request {
         cut: CutId,
         nodes: Vec<NodeId>,
     },
+    BeforeImage {
+        cut: CutId,
+        node: NodeId,
+    },
     LeafOffer {
         cut: CutId,
         node: NodeId,
@@ -148,6 +152,7 @@ pub(crate) enum Answer {
     LeafOffer(LeafOffer),
     LeafSums(LeavesSummary),
     Unread(Vec<(usize, ServiceError)>),
+    BeforeImage(Option<u64>),
 }
 
 #[cfg(test)]

@@ -428,6 +428,9 @@ fn answer(
             service.release(cut, &nodes)?;
             Answer::Done
         }
+        Request::BeforeImage { cut, node } => {
+            Answer::BeforeImage(service.before_image(cut, node, &mut |piece| send(piece, output, asks_to_stop))?)
+        }
         Request::LeafOffer { cut, node } => Answer::LeafOffer(service.leaf_offer(cut, node)?),
         Request::LeafSums { cut, node, leaves } => {
             let mut sink = |piece: LeafPiece<'_>| send_leaves(piece, leaves, output, asks_to_stop);

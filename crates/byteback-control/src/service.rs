@@ -562,6 +562,21 @@ pub trait TreeService: Send + Sync {
         Ok(())
     }
 
+    /// Hands what a file was at the consumer's mark to `sink`, where it changed since and the old
+    /// bytes are at hand, in ascending pieces. Returns the length that the file had then; `None`
+    /// if nothing of that is known. Only a guess: what is made of it has to be proven.
+    ///
+    /// # Errors
+    /// For a cut that is not open. An error of `sink` is handed back.
+    fn before_image(
+        &self,
+        _cut: CutId,
+        _node: NodeId,
+        _sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Which checksums of a file's leaves are best asked for. Nothing is read.
     ///
     /// # Errors

@@ -186,6 +186,7 @@ impl Daemon {
         let account = Account {
             log,
             pictures: Arc::clone(tree.pictures()),
+            before_images: Some(Arc::clone(tree.before_images())),
             undo: tree.undo().cloned(),
             observer: live.clone().map(|live| live as Arc<dyn Observer>),
             integrity: tree.integrity().cloned(),
@@ -211,6 +212,7 @@ impl Daemon {
         let mut has_started = false;
         let compare_again = || {
             tree.compare_again().map_err(io::Error::other)?;
+            tree.begin_before_images().map_err(io::Error::other)?;
             tree.begin_undo().map_err(io::Error::other)?;
             if let Some(live) = &live {
                 live.begin()?;

@@ -41,6 +41,7 @@ impl Embedded {
         let tracked = Tracked::with_account(Account {
             log: Arc::clone(tree.log()),
             pictures: Arc::clone(tree.pictures()),
+            before_images: Some(Arc::clone(tree.before_images())),
             undo: None,
             observer: Some(Arc::clone(&live) as Arc<dyn Observer>),
             integrity: None,
@@ -52,6 +53,7 @@ impl Embedded {
         };
         let programs = Direct::new(&path, Arc::new(tracked)).map_err(failed)?;
         tree.compare_again()?;
+        tree.begin_before_images()?;
         live.begin().map_err(failed)?;
         let watching = Arc::downgrade(&live);
         tree.log().set_on_untracked(move |_| {

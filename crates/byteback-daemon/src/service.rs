@@ -4,6 +4,7 @@
 //! a file counts as saved only if its attributes before and after the reading agree. They then
 //! become its fence in the log, so that the next backup skips it.
 
+mod before_images;
 mod leaves;
 mod named_cuts;
 mod open_cut;
@@ -21,8 +22,8 @@ use byteback_checksums::written::Reason;
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind,
     FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesSummary, NamedCut, NodeNames, Outcome,
-    PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
-    not_synced,
+    PastFile, Piece, RepairReport, RepairRequest, Result, SYNC_CONSUMER, ServiceError, SyncStatus, TreeService,
+    TreeStatus, not_synced,
 };
 use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::volume_tree::VolumeWatch;
@@ -221,7 +222,7 @@ impl Service {
         if let Some(picture) = &picture {
             open.restrict(picture, request)?;
         }
-        open.consumer = (!request.anonymous).then(|| request.consumer.clone());
+        open.is_of(request, wanted.since);
         open.picture = picture;
         open.is_unprotected = !self.is_gated;
         open.cpu_ns = cpu_ns;
@@ -279,6 +280,9 @@ impl Service {
             mount
                 .flush_stores()
                 .map_err(|error| ServiceError::new(ErrorKind::Log, error.to_string()))?;
+        }
+        if !request.anonymous && request.consumer != SYNC_CONSUMER {
+            self.tree.before_images().begin(log.epoch().next());
         }
         let at_the_cut = || {
             pictures.open(Arc::clone(&picture));
@@ -433,6 +437,7 @@ impl Service {
                     log.set_fences(&open.proven_fences(unsaved)?).map_err(log_failed)?;
                 }
                 log.advance(consumer, epoch, note).map_err(log_failed)?;
+                self.forget_before_images();
                 if !self.is_gated {
                     // No daemon compacts in the background. The next backup does what is left
                     // undone here.
@@ -632,6 +637,15 @@ impl TreeService for Service {
             }
         }
         Ok(())
+    }
+
+    fn before_image(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<Option<u64>> {
+        self.read_before_image(cut, node, sink)
     }
 
     fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {

@@ -13,13 +13,15 @@ use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_host::tree::Inode;
+use byteback_mount::before_images::{BeforeImages, ROOM_BYTES_DEFAULT};
 use byteback_mount::beneath;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
 use byteback_mount::volume_tree::VolumeTree;
 use byteback_oplog::{
-    ChangesCursor, ContentChange, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport, TreeView,
+    ChangesCursor, ConsumerState, ContentChange, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport,
+    TreeView,
 };
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
@@ -40,6 +42,7 @@ pub struct TrackedTree {
     folder: StateFolder,
     live: LiveTree,
     pictures: Arc<Pictures>,
+    before_images: Arc<BeforeImages>,
     clock: Arc<dyn Clock>,
     scan: ScanReport,
     undo: Option<Arc<Undo>>,
@@ -243,10 +246,12 @@ impl TrackedTree {
             .iter()
             .rev()
             .any(|entry| entry.at_ns >= opened_at_ns && matches!(entry.event, LedgerEvent::Interrupted { .. }));
+        let before_images = BeforeImages::new(Arc::clone(live.log()), ROOM_BYTES_DEFAULT);
         Ok(Self {
             folder,
             live,
             pictures: Arc::default(),
+            before_images: Arc::new(before_images),
             clock,
             scan,
             undo: undo.map(Arc::new),
@@ -278,6 +283,25 @@ impl TrackedTree {
         self.scan.changed_names += again.changed_names;
         self.scan.unreadable = again.unreadable;
         Ok(())
+    }
+
+    /// Keeps from now on what programs overwrite, if there was a backup before: the next one is of
+    /// the difference. Called before the gate opens, after the tree was compared with its record.
+    ///
+    /// # Errors
+    /// If the log cannot be read.
+    pub fn begin_before_images(&self) -> Result<(), DaemonError> {
+        let is_backed_up = |(name, state): &(String, ConsumerState)| name != SYNC_CONSUMER && state.mark.is_some();
+        if self.log().consumers()?.iter().any(is_backed_up) {
+            self.before_images.begin(self.log().first_unused_epoch());
+        }
+        Ok(())
+    }
+
+    /// The bytes that programs overwrote since the last backup.
+    #[must_use]
+    pub fn before_images(&self) -> &Arc<BeforeImages> {
+        &self.before_images
     }
 
     /// Passes to the undo what may have changed unwatched, as the log found it. From then on it may

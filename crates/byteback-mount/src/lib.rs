@@ -11,6 +11,8 @@
 //! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
 //! | [`landing`] | what others changed, made here while programs use the tree | where it comes from |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
+//! | [`before_images`] | what was overwritten since the last backup | who asked |
+//! | [`page_cache`] | bytes that the kernel holds in memory | who asked |
 //! | [`integrity`] | sums of what was written, and the log | who asked |
 //! | [`volume_tree`] | a volume in place of the backing directory | requests |
 //! | [`beneath`] | the tree without what is mounted over parts of it | requests |
@@ -20,6 +22,7 @@
 //! `docs/semantics.md` lists what the mount promises to programs, with the test of each promise.
 
 mod adapter;
+pub mod before_images;
 pub mod beneath;
 mod credentials;
 pub mod cuts;

@@ -12,13 +12,16 @@
 //!
 //! Of a file that the kernel does not know (a library's) nothing is in its memory.
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use byteback_extents::ByteRange;
 use byteback_host::tree::{Inode, stat_fd};
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use crate::live::OVERLAYFS_TYPE;
+use crate::live::{OVERLAYFS_TYPE, open_for_reading};
+use crate::picture::read_exact_at;
 
 /// The number of `cachestat` on every architecture but Alpha, where another call fails on these
 /// arguments.
@@ -27,10 +30,61 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// How often the kernel is asked to count before a count that is short is believed.
 const COUNTS_MAX: u32 = 3;
 
+/// The ranges of one change are read with the gaps between them if they lie this close together.
+const AT_ONCE_LEN_BYTES_MAX: u64 = 64 << 10;
+
+/// The range that holds these, if reading all of it at once costs less than each by itself.
+#[must_use]
+pub fn read_at_once(ranges: &[ByteRange]) -> Option<ByteRange> {
+    let hull = ranges.iter().copied().reduce(ByteRange::hull)?;
+    (hull.len_bytes() <= AT_ONCE_LEN_BYTES_MAX).then_some(hull)
+}
+
+/// A file that is read where that costs no reading from a disk.
+pub struct CachedBytes<'a> {
+    file: &'a Inode,
+    /// The same file, where the descriptor itself cannot be read.
+    reopened: Option<Inode>,
+}
+
+impl<'a> CachedBytes<'a> {
+    /// The bytes of the file behind a descriptor, which need not be readable.
+    #[must_use]
+    pub fn of(file: &'a Inode) -> Self {
+        Self { file, reopened: None }
+    }
+
+    /// The file, opened for reading.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn readable(&mut self) -> io::Result<&Inode> {
+        match &mut self.reopened {
+            Some(file) => Ok(file),
+            none => Ok(none.insert(open_for_reading(self.file)?)),
+        }
+    }
+
+    /// Bytes of the file; `None` unless all of them are in memory. A file that the kernel does not
+    /// know is one of a volume, which reads what is overwritten anyway: it is read.
+    pub fn read(&mut self, offset: u64, len_bytes: u64) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(len_bytes).ok()?];
+        let Some(descriptor) = self.file.descriptor() else {
+            return read_exact_at(self.file, offset, &mut bytes).ok().map(|()| bytes);
+        };
+        let is_readable = |flags: OFlags| !flags.intersects(OFlags::WRONLY | OFlags::PATH);
+        let file = match self.reopened.is_none() && fcntl_getfl(descriptor).is_ok_and(is_readable) {
+            true => self.file,
+            false => self.readable().ok()?,
+        };
+        (read_cached(file, offset, &mut bytes, false) == bytes.len()).then_some(bytes)
+    }
+}
+
 /// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less
 /// at the end of the file. `is_single_page`: it is a page that the kernel hands on. The descriptor
 /// must be readable, or nothing is found.
-pub fn read_cached(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
+pub(crate) fn read_cached(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
     let Some(file) = file.descriptor() else {
         return 0;
     };

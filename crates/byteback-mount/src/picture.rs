@@ -776,7 +776,7 @@ fn find(live: &LiveTree, node: NodeId) -> Result<Inode, PictureError> {
     }
 }
 
-fn read_exact_at(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+pub(crate) fn read_exact_at(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buffer.len() {
         match file.read_at(offset + done as u64, &mut buffer[done..]) {

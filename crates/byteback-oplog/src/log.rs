@@ -301,6 +301,16 @@ impl Log {
         self.state.lock().epoch
     }
 
+    /// The first epoch of which nothing is logged so far: the current one, or the next.
+    #[must_use]
+    pub fn first_unused_epoch(&self) -> Epoch {
+        let state = self.state.lock();
+        match state.epoch_used {
+            true => state.epoch.next(),
+            false => state.epoch,
+        }
+    }
+
     /// How many nodes there are.
     ///
     /// # Errors

@@ -37,8 +37,22 @@ struct EpochLog {
     names: BTreeMap<(NodeId, Vec<u8>), Option<NodeId>>,
 }
 
+/// How much the tree knows of the bytes that changed since a mark, as they were then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KnownBefore {
+    #[default]
+    Nothing,
+    All,
+    /// Every other 1000 bytes.
+    Half,
+    /// All, but the server has something else.
+    Wrong,
+}
+
 struct OpenCut {
     consumer: String,
+    /// The tree at the mark, where changes are reported since one.
+    before: Option<Picture>,
     look_only: bool,
     whole_files: bool,
     epoch: u64,
@@ -115,6 +129,10 @@ pub struct State {
     /// Nodes whose attributes cannot be read.
     pub nameless: BTreeSet<NodeId>,
     read_bytes: u64,
+    /// How much is known of bytes that changed.
+    pub known_before: KnownBefore,
+    /// The tree at each cut.
+    moments: BTreeMap<u64, Picture>,
     /// The reported leaves.
     pub leaves: Leaves,
 }
@@ -167,6 +185,8 @@ impl ScriptedTree {
                 copied_from: BTreeMap::new(),
                 nameless: BTreeSet::new(),
                 leaves: Leaves::default(),
+                known_before: KnownBefore::default(),
+                moments: BTreeMap::new(),
                 read_bytes: 0,
             }),
             chunk_len: AtomicUsize::new(1500),
@@ -542,6 +562,8 @@ impl State {
             failing: self.failing.clone(),
             copied_from: self.copied_from.clone(),
             nameless: self.nameless.clone(),
+            known_before: self.known_before,
+            moments: self.moments.clone(),
             leaves: self.leaves,
             read_bytes: 0,
         }

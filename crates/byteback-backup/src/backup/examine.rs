@@ -13,6 +13,7 @@
 //! | `reverse` | the content's signature is sent, the server rolls over what it has (WebR2sync+) |
 //! | `chunked` | the list of the content's chunks is sent, the server compares it with its own (dsync) |
 //! | `ranges` | only long ranges that the log reports are rolled over, in the signature of the part of the server's version around them |
+//! | `overwritten` | what the log reports is compared with what programs overwrote, where the tree still has that |
 //! | `lookup` | whole blocks in the ranges that the log reports are looked up among the blocks of the server's version |
 //! | `sky` | checksums that exist already tell which blocks are equal in place; the rest is searched as in rsync or dsync (SkySync-F, -C) |
 //! | `blocks` | whole blocks that are looked up, in ranges of the content |
@@ -44,6 +45,7 @@ mod chunked;
 mod found;
 mod leaves;
 mod lookup;
+pub(super) mod overwritten;
 pub(super) mod ranges;
 mod reading;
 mod reverse;
@@ -64,6 +66,7 @@ use byteback_control::{CutId, ErrorKind, ServiceError};
 use byteback_delta::find::FindStats;
 use byteback_extents::ExtentSet;
 use byteback_model::{Attributes, ContentBase, FileId, NodeId, Seq};
+use overwritten::Overwritten;
 
 /// The context in which files are examined.
 #[derive(Clone, Copy)]
@@ -88,6 +91,8 @@ pub(super) struct Examined<'a> {
     pub(super) attributes: &'a Attributes,
     /// The ranges that may have changed, if the log knows them.
     pub(super) ranges: Option<&'a ExtentSet>,
+    /// The bytes that were overwritten in these ranges, if the tree knows them.
+    pub(super) overwritten: Option<&'a Overwritten>,
 }
 
 impl Examined<'_> {
@@ -133,7 +138,7 @@ type Finding = Result<(FileStats, FindStats), Stop>;
 
 /// Whether a file is examined if its change is to be found by this method.
 pub(super) fn is_examined_by(method: DeltaMethod) -> bool {
-    !Call::of(method).is_empty()
+    method == DeltaMethod::LogCompared || !Call::of(method).is_empty()
 }
 
 /// Reads a whole file at the cut and adds what the server lacks of it to the batch.
@@ -155,6 +160,10 @@ pub(super) fn send_examined(
         DeltaMethod::Cdc => chunked::find(place, file, stream, sums),
         DeltaMethod::SkyF => sky::find(place, file, sky::Way::Fixed, &mut note, stream, sums),
         DeltaMethod::SkyC => sky::find(place, file, sky::Way::Chunked, &mut note, stream, sums),
+        DeltaMethod::LogCompared => match (file.ranges, file.overwritten) {
+            (Some(ranges), Some(old)) => overwritten::find(place, file, ranges, old, stream, sums),
+            _ => Err(Stop::Fallback(Fallback::NoSignature)),
+        },
         DeltaMethod::LogSearched | DeltaMethod::LogLookedUp => match (method, file.ranges) {
             (DeltaMethod::LogLookedUp, Some(ranges)) => lookup::find(place, file, ranges, &mut note, stream, sums),
             (_, Some(ranges)) => ranges::find(place, file, ranges, stream, sums),

@@ -59,6 +59,10 @@ pub(crate) struct SentContent {
 struct OfContent<'c>(&'c LocalContent);
 
 impl Hints for OfContent<'_> {
+    fn overwritten_bytes(&mut self) -> u64 {
+        0
+    }
+
     fn sums_know_most(&mut self) -> bool {
         false
     }
@@ -118,6 +122,7 @@ impl<'a> ContentSender<'a> {
             choice: self.options.delta,
             log: LogKnowledge::Whole(WholeReason::Untracked),
             size_bytes: attributes.size,
+            changed_bytes: 0,
             searchable_bytes: 0,
             block_bytes: 0,
             server_has: base.is_some(),
@@ -161,6 +166,7 @@ impl<'a> ContentSender<'a> {
                 is_followed: base.is_some_and(|base| base != id),
                 attributes,
                 ranges: None,
+                overwritten: None,
             };
             let examined = send_examined(place, &file, method, stream, &mut sums)?;
             self.answers = job.answers.get();

@@ -3,9 +3,10 @@
 //! A plain function of what is known, without reading or asking. Its order, with
 //! [`DeltaChoice::Auto`]:
 //!
-//! 1. *The log* knows the ranges. Finding them costs nothing; they are sent, unless searching them
-//!    is expected to cost less: long ones in what the server has there, whole blocks anywhere in
-//!    the server's version.
+//! 1. *The log* knows the ranges. Finding them costs nothing. They are compared with what programs
+//!    overwrote, if that is at hand ([`super::examine`], `overwritten`). Otherwise, or where little
+//!    of them is found so, they are sent, unless searching them is expected to cost less: long ones
+//!    in what the server has there, whole blocks anywhere in the server's version.
 //! 2. *Checksums that exist already*, where anything may have changed and strong checksums of the
 //!    file exist: blocks that they prove equal are not read (SkySync-F).
 //! 3. *Block checksums* of our own know most of the file: it is read, and blocks that they do not
@@ -22,6 +23,7 @@ pub(super) mod cost;
 pub(super) mod effort;
 pub(super) mod second_look;
 
+use super::examine::overwritten::COMPARED_LEN_MAX;
 use crate::decisions::{Cause, DeltaMethod, Fallback, Searches};
 use byteback_delta::signature::BLOCKS_MAX;
 use byteback_oplog::WholeReason;
@@ -47,6 +49,12 @@ const SEARCHED_SHARE_MIN: u64 = 4;
 
 /// Blocks are looked up from this number of bytes on.
 pub(super) const LOOKED_UP_LEN_MIN: u64 = 64 * 1024;
+
+/// From this number of changed bytes on they are compared with those that were overwritten.
+const COMPARED_LEN_MIN: u64 = 128;
+
+/// At least one in this many bytes must be known as it was.
+const COMPARED_SHARE_MIN: u64 = 4;
 
 /// A signature has at most one block per this number of bytes of the new content: it then costs at
 /// most a quarter of it.
@@ -116,7 +124,7 @@ impl Call {
             DeltaMethod::LogLookedUp => &[Self::Lookup],
             DeltaMethod::Cdc => &[Self::Chunks],
             DeltaMethod::SkyC => &[Self::Signature, Self::Chunks],
-            DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::Full => &[],
+            DeltaMethod::Log | DeltaMethod::Sums | DeltaMethod::LogCompared | DeltaMethod::Full => &[],
         }
     }
 }
@@ -201,6 +209,8 @@ pub(super) struct Known {
     pub(super) choice: DeltaChoice,
     pub(super) log: LogKnowledge,
     pub(super) size_bytes: u64,
+    /// Bytes of reported ranges.
+    pub(super) changed_bytes: u64,
     /// Bytes of reported ranges that may be searched.
     pub(super) searchable_bytes: u64,
     /// Bytes of whole blocks in reported ranges.
@@ -217,6 +227,9 @@ pub(super) struct Known {
 
 /// Facts about the file that are asked for only if they matter: the answers are not free.
 pub(super) trait Hints {
+    /// How many bytes of what was overwritten are at hand.
+    fn overwritten_bytes(&mut self) -> u64;
+
     /// Whether the client's own block checksums know most of it.
     fn sums_know_most(&mut self) -> bool;
 
@@ -266,7 +279,7 @@ impl Plan {
     pub(super) fn fall_back(self, fallback: Fallback) -> Self {
         Self {
             method: match self.method {
-                DeltaMethod::LogSearched | DeltaMethod::LogLookedUp => DeltaMethod::Log,
+                DeltaMethod::LogSearched | DeltaMethod::LogLookedUp | DeltaMethod::LogCompared => DeltaMethod::Log,
                 _ => DeltaMethod::Full,
             },
             fallback: Some(fallback),
@@ -292,6 +305,12 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
     };
     let cause = match (known.log, forced) {
         (LogKnowledge::Unchanged, _) => return None,
+        (LogKnowledge::Ranges, None) if is_compared(known, hints) => {
+            return Some(Plan::new(DeltaMethod::LogCompared, Cause::LogKnew));
+        }
+        (LogKnowledge::Rewritten, None) if is_compared(known, hints) => {
+            return Some(Plan::new(DeltaMethod::LogCompared, Cause::Rewritten));
+        }
         (_, Some(DeltaMethod::Full)) => return Some(Plan::new(DeltaMethod::Full, Cause::Asked)),
         (_, Some(_)) => Cause::Asked,
         (LogKnowledge::Ranges, None) => {
@@ -319,6 +338,14 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
         method if known.answers.suffice_for(method) => plan,
         _ => plan.fall_back(Fallback::NoSignature),
     })
+}
+
+/// Whether enough of what was overwritten is at hand: comparing asks nothing of anybody.
+fn is_compared(known: &Known, hints: &mut impl Hints) -> bool {
+    let can = known.limit().is_none() && (COMPARED_LEN_MIN..=COMPARED_LEN_MAX).contains(&known.changed_bytes);
+    can && hints.overwritten_bytes().saturating_mul(COMPARED_SHARE_MIN) >= known.changed_bytes
+        // Sums that trim blocks would be lost.
+        && !hints.sums_know_most()
 }
 
 /// How reported ranges are sent: searched in the server's version, if no block checksums trim them

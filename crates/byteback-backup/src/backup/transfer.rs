@@ -14,6 +14,7 @@ mod bases;
 use super::changes::{changed_bytes, count_name, count_node};
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::blocks::block_bytes;
+use super::examine::overwritten::Overwritten;
 use super::examine::ranges::searchable_bytes;
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::followed::{Followed, FollowedFile};
@@ -120,6 +121,8 @@ pub(super) fn transfer(
             },
             bases: Bases::default(),
             contents: ShortContents::default(),
+            overwritten: None,
+            compared_in_vain: None,
             missing: BTreeSet::new(),
             unseen: BTreeSet::new(),
             left_out: BTreeMap::new(),
@@ -169,6 +172,17 @@ impl OfFile<'_, '_, '_, '_> {
 }
 
 impl Hints for OfFile<'_, '_, '_, '_> {
+    fn overwritten_bytes(&mut self) -> u64 {
+        if !self.transfer.is_on_top || self.transfer.compared_in_vain == Some(self.node) {
+            return 0;
+        }
+        let (job, cut) = (self.transfer.job, self.transfer.cut.cut);
+        let overwritten = Overwritten::of(job, cut, self.node);
+        let known_bytes = overwritten.as_ref().map_or(0, Overwritten::known_bytes);
+        self.transfer.overwritten = overwritten.map(|overwritten| (self.node, overwritten));
+        known_bytes
+    }
+
     fn sums_know_most(&mut self) -> bool {
         // The sums are of the contents that the batch follows.
         self.transfer.is_on_top && self.transfer.sums.knows_most(self.node, self.size_bytes)
@@ -206,6 +220,10 @@ struct Transfer<'a, 'scope, 'env> {
     bases: Bases,
     /// Contents of files that come next.
     contents: ShortContents,
+    /// The bytes that were overwritten in the file that is being sent.
+    overwritten: Option<(NodeId, Overwritten)>,
+    /// The last file that was compared with that and had little of it.
+    compared_in_vain: Option<NodeId>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
     /// Missing nodes from earlier backups that the cut has not reported yet. The log reports an
@@ -504,6 +522,7 @@ impl Transfer<'_, '_, '_> {
                 ContentChange::Ranges(_) => LogKnowledge::Ranges,
             },
             size_bytes,
+            changed_bytes: changed_bytes(&change.content, size_bytes),
             searchable_bytes: match &change.content {
                 ContentChange::Ranges(ranges) => searchable_bytes(ranges, size_bytes),
                 _ => 0,
@@ -553,7 +572,8 @@ impl Transfer<'_, '_, '_> {
         let hashed_before = (self.report.hashed_bytes, self.sums.hashed_bytes);
         let found_before = (self.report.found_bytes, self.sums.known_bytes);
         let mut outcome = None;
-        if is_examined_by(planned.method) {
+        let overwritten = self.overwritten.take().filter(|(of, _)| *of == node);
+        while outcome.is_none() && is_examined_by(planned.method) {
             let file = Examined {
                 node,
                 id,
@@ -564,11 +584,17 @@ impl Transfer<'_, '_, '_> {
                     ContentChange::Ranges(ranges) => Some(ranges),
                     _ => None,
                 },
+                overwritten: overwritten.as_ref().map(|(_, overwritten)| overwritten),
             };
             match self.examined(&file, planned.method)? {
                 Ok((sent, note)) => {
                     outcome = Some(sent);
                     planned.fallback = note;
+                }
+                Err(Fallback::FoundNothing) if planned.method == DeltaMethod::LogCompared => {
+                    self.compared_in_vain = Some(node);
+                    let other = self.plan(change, attributes.size, true);
+                    planned = other.unwrap_or_else(|| planned.fall_back(Fallback::FoundNothing));
                 }
                 Err(fallback) => planned = planned.fall_back(fallback),
             }

@@ -16,6 +16,7 @@ fn decision(random: &mut SplitMix64, node: u64) -> Decision {
         DeltaMethod::Cdc,
         DeltaMethod::LogSearched,
         DeltaMethod::LogLookedUp,
+        DeltaMethod::LogCompared,
     ];
     let causes = [
         Cause::LogKnew,

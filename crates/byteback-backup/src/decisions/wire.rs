@@ -209,6 +209,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         DeltaMethod::SkyC => 9,
         DeltaMethod::LogSearched => 10,
         DeltaMethod::LogLookedUp => 11,
+        DeltaMethod::LogCompared => 12,
     };
     let fallback = match decision.fallback {
         None => 0,
@@ -262,6 +263,7 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             9 => DeltaMethod::SkyC,
             10 => DeltaMethod::LogSearched,
             11 => DeltaMethod::LogLookedUp,
+            12 => DeltaMethod::LogCompared,
             _ => return None,
         },
         cause: match cause {

@@ -40,6 +40,7 @@ mod hostile;
 mod many_files;
 mod model;
 mod on_btrfs;
+mod overwritten;
 mod path_list;
 mod progress;
 mod pulling;

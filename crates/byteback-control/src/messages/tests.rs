@@ -130,6 +130,10 @@ fn golden_requests_of_version_1() {
             },
             r#"{"release":{"cut":7,"nodes":[2]}}"#,
         ),
+        (
+            Request::BeforeImage { cut, node: NodeId(2) },
+            r#"{"before_image":{"cut":7,"node":2}}"#,
+        ),
         (Request::Path { cut, node: NodeId(2) }, r#"{"path":{"cut":7,"node":2}}"#),
         (
             Request::Names {

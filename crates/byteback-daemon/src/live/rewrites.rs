@@ -4,10 +4,10 @@
 //!
 //! Bytes are put aside before a program overwrites them: as long as they are few
 //! ([`KEPT_FROM_MEMORY_MAX`]) those that are in memory, which costs no reading from a disk; and all
-//! once an eighth of the file is overwritten. So some may be missing, which costs literals and no
-//! correctness: a delta copies only from what was kept. When a group is handed out, each content is
-//! compared with what was kept of the previous one. The queue knows nothing of it, since both make
-//! the same content.
+//! once an eighth of the file is overwritten. So some may be missing, which costs literals and
+//! never correctness: a delta copies only from what was kept. When a group is handed out, each
+//! content is compared with what was kept of the previous one. The queue knows nothing of it, since
+//! both make the same content.
 //!
 //! **Invariants.** The bytes in `kept` of a record were in the file when its content began, and are
 //! in the spool under the record's key. So after the bytes were read, it is checked whether any
@@ -16,25 +16,25 @@
 //! server then has something other than what was kept. Only what a content covers is taken from the
 //! file as new, because only that is put aside if it is overwritten before it is sent.
 //!
-//! A delta of much is used where most of it was found here. Otherwise the content is left as it is,
-//! so that the sender may look for it in all that the server has.
+//! A delta with many literals is not used: the content is left as it is, so that the sender may
+//! look for it in all that the server has.
 //!
 //! Nothing here outlives the process: after a stop a content is sent as it is.
 
 use std::io;
 
 use byteback_control::{LiveContent, LiveGroup, LiveSource};
-use byteback_delta::find::{ExtentSink, FindStats, find_in_memory, find_local};
-use byteback_delta::{Base, DeltaWriter, WriteError, WriterOptions};
+use byteback_delta::find::{FindStats, InMemoryFinder, IntoDelta, Packed, Unpacked, find_local};
+use byteback_delta::{Base, DeltaWriter, WriterOptions};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Inode;
 use byteback_model::NodeId;
-use byteback_mount::page_cache::read_cached;
+use byteback_mount::page_cache::{CachedBytes, read_at_once};
 use byteback_queue::Position;
 use parking_lot::MutexGuard;
 
 use super::read::Read;
-use super::spool::{open_for_reading, read_up_to};
+use super::spool::open_for_reading;
 use super::{Live, SAVING_LOCKS, State};
 
 /// All bytes are kept once one part in this many of the file is overwritten.
@@ -42,10 +42,6 @@ const KEPT_FROM: u64 = 8;
 
 /// Most bytes that are kept of a content before that.
 const KEPT_FROM_MEMORY_MAX: u64 = 8 << 20;
-
-/// The ranges of one change are kept with the gaps between them if they lie this close together:
-/// one reading costs less than many.
-const KEPT_TOGETHER_LEN_MAX: u64 = 64 << 10;
 
 /// At least one part in this many of the new bytes must have been kept of the old ones, or a
 /// comparison would be in vain.
@@ -58,8 +54,11 @@ const RANGES_MAX: usize = 1 << 14;
 /// matches, too.
 const IN_MEMORY_LEN_MAX: u64 = 16 << 20;
 
-/// Of contents with more new bytes, most must be found in what was kept.
-const FOUND_IN_PART_LEN_MAX: u64 = 64 << 10;
+/// A delta with more literals is only of use if it has few of them for its length.
+const LITERAL_LEN_MAX: u64 = 256 << 10;
+
+/// The share of literals that is few.
+const LITERAL_SHARE_MAX: u64 = 8;
 
 /// Longer deltas are not worth the trouble: they do not fit a part of a batch.
 const DELTA_LEN_BYTES_MAX: u64 = 8 << 20;
@@ -152,9 +151,8 @@ impl State {
         let Some(all) = ByteRange::new(0, len_bytes) else {
             return (Vec::new(), None);
         };
-        let together = ranges.iter().copied().reduce(ByteRange::hull);
-        let together = together.filter(|hull| hull.len_bytes() <= KEPT_TOGETHER_LEN_MAX);
-        let ranges = together.as_ref().map_or(ranges, std::slice::from_ref);
+        let at_once = read_at_once(ranges);
+        let ranges = at_once.as_ref().map_or(ranges, std::slice::from_ref);
         let within = ranges.iter().filter_map(|range| range.intersect(all));
         match self.queue.open_ranges(node) {
             None => (within.collect(), None),
@@ -249,73 +247,16 @@ impl State {
     }
 }
 
-/// Ranges laid end to end.
-#[derive(Clone, Copy)]
-struct Packed<'a> {
-    /// The start of each range in the packed content, and the range.
-    ranges: &'a [(u64, ByteRange)],
-    len_bytes: u64,
-}
-
-fn packed(ranges: impl Iterator<Item = ByteRange>) -> (Vec<(u64, ByteRange)>, u64) {
-    let mut at = 0;
-    let placed = ranges.map(|range| {
-        let start = at;
-        at += range.len_bytes();
-        (start, range)
-    });
-    let placed = placed.collect();
-    (placed, at)
-}
-
-impl Packed<'_> {
-    /// The real ranges of `len_bytes` from `at` on, in order.
-    fn real(&self, at: u64, len_bytes: u64) -> impl Iterator<Item = ByteRange> + '_ {
-        let end = at.saturating_add(len_bytes);
-        let first = self
-            .ranges
-            .partition_point(|(start, range)| start + range.len_bytes() <= at);
-        let touched = self.ranges.get(first..).unwrap_or_default().iter();
-        touched
-            .take_while(move |(start, _)| *start < end)
-            .filter_map(move |(start, range)| {
-                let from = at.max(*start) - start;
-                let to = end.min(start + range.len_bytes()) - start;
-                ByteRange::new(range.start() + from, range.start() + to)
-            })
-    }
-
-    /// Fills a buffer from `at` on, by `read`, which fills a buffer from a real offset on.
-    fn fill(
-        &self,
-        at: u64,
-        buffer: &mut [u8],
-        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let mut rest = buffer;
-        for range in self.real(at, rest.len() as u64) {
-            let len = usize::try_from(range.len_bytes()).map_err(io::Error::other)?;
-            let (now, later) = rest.split_at_mut_checked(len).ok_or(io::ErrorKind::UnexpectedEof)?;
-            read(range.start(), now)?;
-            rest = later;
-        }
-        match rest.is_empty() {
-            true => Ok(()),
-            false => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
 /// The previous bytes that were kept.
 struct Old<'a> {
     live: &'a Live,
     key: Position,
-    packed: Packed<'a>,
+    packed: &'a Packed,
 }
 
 impl Base for Old<'_> {
     fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.packed.len_bytes)
+        Ok(self.packed.len_bytes())
     }
 
     fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
@@ -329,7 +270,7 @@ struct New<'a> {
     live: &'a Live,
     content: &'a LiveContent,
     file: Option<Inode>,
-    packed: Packed<'a>,
+    packed: &'a Packed,
 }
 
 impl New<'_> {
@@ -362,57 +303,11 @@ impl New<'_> {
 
 impl Base for New<'_> {
     fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.packed.len_bytes)
+        Ok(self.packed.len_bytes())
     }
 
     fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.packed.fill(offset, buffer, |at, buffer| self.read(at, buffer))
-    }
-}
-
-/// Writes what was found in the packed contents as a delta of the real ones.
-struct Unpacked<'a, W> {
-    writer: &'a mut DeltaWriter<W>,
-    old: &'a Packed<'a>,
-    new: &'a Packed<'a>,
-}
-
-impl<W: io::Write> ExtentSink for Unpacked<'_, W> {
-    type Error = WriteError;
-
-    fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
-        let mut rest = bytes;
-        for range in self.new.real(offset, bytes.len() as u64) {
-            let len = usize::try_from(range.len_bytes()).unwrap_or(usize::MAX).min(rest.len());
-            let (now, later) = rest.split_at(len);
-            self.writer.literal_bytes(range.start(), now)?;
-            rest = later;
-        }
-        Ok(())
-    }
-
-    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
-        let mut from = base_offset;
-        for to in self.new.real(range.start(), range.len_bytes()) {
-            let mut at = to.start();
-            for source in self.old.real(from, to.len_bytes()) {
-                // Bytes that stay at their offset are not mentioned.
-                let target = ByteRange::from_offset_len(at, source.len_bytes());
-                if let Some(target) = target.filter(|target| target.start() != source.start()) {
-                    self.writer.copy(target, source.start())?;
-                }
-                at += source.len_bytes();
-            }
-            from += to.len_bytes();
-        }
-        Ok(())
-    }
-
-    fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
-        for to in self.new.real(range.start(), range.len_bytes()) {
-            self.writer.zero(to)?;
-        }
-        Ok(())
     }
 }
 
@@ -485,26 +380,14 @@ impl Live {
         fd: &Inode,
         ranges: Vec<ByteRange>,
     ) -> io::Result<Vec<ByteRange>> {
-        let mut reopened = None;
-        let mut bytes = Vec::new();
+        let mut cached = CachedBytes::of(fd);
         let mut put = Vec::new();
         for range in ranges {
-            bytes.resize(usize::try_from(range.len_bytes()).map_err(io::Error::other)?, 0);
-            let mut known = read_from_memory(reopened.as_ref().unwrap_or(fd), range.start(), &mut bytes)?;
-            if known < bytes.len() && reopened.is_none() {
-                // The descriptor may be one that cannot be read.
-                let file = reopened.insert(open_for_reading(fd)?);
-                known = read_from_memory(file, range.start(), &mut bytes)?;
-            }
-            if known < bytes.len() {
+            let Some(bytes) = cached.read(range.start(), range.len_bytes()) else {
                 continue;
-            }
+            };
             if let Some(integrity) = &self.integrity {
-                let file = match &reopened {
-                    Some(file) => file,
-                    None => reopened.insert(open_for_reading(fd)?),
-                };
-                integrity.check_before_change(node, file, range)?;
+                integrity.check_before_change(node, cached.readable()?, range)?;
             }
             self.rewritten.put_bytes(key, range.start(), &bytes)?;
             put.push(range);
@@ -512,8 +395,8 @@ impl Live {
         Ok(put)
     }
 
-    /// Makes deltas of the contents of a group that changed their files in place, where these are of
-    /// use. Returns their stamps.
+    /// Makes deltas of the contents of a group that changed their files in place, where these are
+    /// of use. Returns their stamps.
     pub(super) fn compare_rewritten(&self, contents: &mut [LiveContent]) -> Vec<u64> {
         let mut stamps = Vec::new();
         for content in contents.iter_mut().filter(|content| !content.is_gone) {
@@ -521,6 +404,11 @@ impl Live {
             let Some(rewrite) = rewrite.filter(|rewrite| !rewrite.is_spoiled) else {
                 continue;
             };
+            // The server has something older of a file that could not be sent, and nothing may be
+            // sent of one that is held back: reading its ranges tells.
+            if self.is_unsaved(content.node) || self.is_held_back(content.node) {
+                continue;
+            }
             // A content that cannot be compared is sent as it is.
             if let Ok(Some((stamp, len_bytes))) = self.delta_of_rewritten(content, &rewrite) {
                 stamps.push(stamp);
@@ -535,6 +423,19 @@ impl Live {
         stamps
     }
 
+    /// Whether nothing of a file may be sent, or that cannot be told.
+    fn is_held_back(&self, node: NodeId) -> bool {
+        let Some(integrity) = &self.integrity else {
+            return false;
+        };
+        let is_sound = match self.open_file(node) {
+            Ok(Some(file)) => integrity.check_interrupted(node, &file).is_ok(),
+            Ok(None) => true,
+            Err(_) => false,
+        };
+        !is_sound || integrity.held_back(node).is_some()
+    }
+
     fn delta_of_rewritten(&self, content: &LiveContent, rewrite: &Rewrite) -> io::Result<Option<(u64, u64)>> {
         let LiveSource::Ranges(ranges) = &content.source else {
             return Ok(None);
@@ -542,24 +443,23 @@ impl Live {
         let ranges = ranges
             .iter()
             .filter_map(|(start, len)| ByteRange::from_offset_len(*start, *len));
-        let (new_ranges, new_bytes) = packed(ranges);
-        let (old_ranges, old_bytes) = packed(rewrite.kept.iter());
+        let new_packed = ranges.collect::<Packed>();
+        let old_packed = rewrite.kept.iter().collect::<Packed>();
+        let (old_bytes, new_bytes) = (old_packed.len_bytes(), new_packed.len_bytes());
         let is_kept = old_bytes > 0 && old_bytes.saturating_mul(KEPT_MIN) >= new_bytes;
-        if !is_kept || new_ranges.len().max(old_ranges.len()) > RANGES_MAX {
+        if !is_kept || new_packed.range_count().max(old_packed.range_count()) > RANGES_MAX {
             return Ok(None);
         }
-        let [old_packed, new_packed] = [(&old_ranges, old_bytes), (&new_ranges, new_bytes)]
-            .map(|(ranges, len_bytes)| Packed { ranges, len_bytes });
         let old = Old {
             live: self,
             key: rewrite.key,
-            packed: old_packed,
+            packed: &old_packed,
         };
         let new = New {
             live: self,
             content,
             file: self.open_file(NodeId(content.node.0))?,
-            packed: new_packed,
+            packed: &new_packed,
         };
         let options = WriterOptions {
             copies: true,
@@ -570,14 +470,14 @@ impl Live {
             let mut writer =
                 DeltaWriter::new(out, rewrite.len_bytes, content.len_bytes, options).map_err(io::Error::other)?;
             let sink = Unpacked {
-                writer: &mut writer,
+                sink: IntoDelta(&mut writer),
                 old: &old_packed,
                 new: &new_packed,
             };
             let found = match old_bytes.saturating_add(new_bytes) <= IN_MEMORY_LEN_MAX {
                 true => {
                     let (old, new) = (all_of(&old)?, all_of(&new)?);
-                    find_in_memory(&old, &new, sink).map_err(io::Error::other)?.1
+                    InMemoryFinder::new(&old).find(&new, sink).map_err(io::Error::other)?.1
                 }
                 false => find_local(&old, &new, sink).map_err(io::Error::other)?.1,
             };
@@ -600,19 +500,8 @@ fn all_of(content: &impl Base) -> io::Result<Vec<u8>> {
 
 /// Whether enough of `new_bytes` was found among the bytes that were kept.
 fn is_of_use(found: &FindStats, new_bytes: u64) -> bool {
-    match new_bytes > FOUND_IN_PART_LEN_MAX {
-        true => found.copied_bytes.saturating_mul(2) >= new_bytes,
-        false => found.copied_bytes > 0,
-    }
-}
-
-/// Fills the front of the buffer with what need not be read from a disk. A file that the kernel
-/// does not know is one of a volume, which reads what is overwritten anyway.
-fn read_from_memory(file: &Inode, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
-    match file.descriptor() {
-        Some(_) => Ok(read_cached(file, at, buffer, false)),
-        None => read_up_to(file, at, buffer),
-    }
+    let few_bytes = LITERAL_LEN_MAX.max(new_bytes / LITERAL_SHARE_MAX);
+    found.copied_bytes > 0 && found.literal_bytes <= few_bytes
 }
 
 /// The stamps of the deltas that a handed-out group brings along.

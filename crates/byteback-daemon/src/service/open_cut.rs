@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutRequest, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NodeNames, Result,
-    ServiceError,
+    SYNC_CONSUMER, ServiceError,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::{Needed, Picture};
-use byteback_oplog::{ChangeList, ChangesTotals, Cut, Fence, PageLimits};
+use byteback_oplog::{ChangeList, ChangesTotals, Cut, Epoch, Fence, PageLimits};
 use parking_lot::Mutex;
 
 use super::{is_file, log_failed};
@@ -47,6 +47,8 @@ pub(super) struct OpenCut {
     /// The consumer whose mark moves; `None`: no mark moves.
     pub(super) consumer: Option<String>,
     pub(super) cut: Cut,
+    /// Since when changes are reported, where what was there then is the server's version.
+    pub(super) since: Option<Epoch>,
     list: ChangeList,
     totals: ChangesTotals,
     /// All changes, where they fit in one page.
@@ -74,6 +76,7 @@ impl OpenCut {
         Ok(Self {
             consumer: None,
             cut,
+            since: None,
             list,
             totals,
             only_page,
@@ -83,6 +86,14 @@ impl OpenCut {
             cpu_ns: 0,
             seen: Mutex::default(),
         })
+    }
+
+    /// Notes for which consumer the cut is, and since when its changes are reported.
+    pub(super) fn is_of(&mut self, request: &CutRequest, since: Option<Epoch>) {
+        self.consumer = (!request.anonymous).then(|| request.consumer.clone());
+        // Sync sends more than the log knows of: its mark is not what its server has.
+        let is_of_mark = request.consumer != SYNC_CONSUMER && !self.is_everything();
+        self.since = since.filter(|_| is_of_mark);
     }
 
     /// How much changed.

@@ -24,6 +24,7 @@ mod operations;
 mod btrfs_disk;
 
 mod adversary;
+mod before_images;
 mod coverage;
 mod crowd;
 mod cuts;

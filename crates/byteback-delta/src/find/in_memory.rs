@@ -10,8 +10,8 @@
 //! on after a few bytes that differ. Then the longest match counts among the first positions in the
 //! table, and it is extended in both directions, byte by byte.
 //!
-//! *Memory*: about a byte for each byte of the base. *Crafted contents* cost [`CHAIN_MAX`] comparisons
-//! for each byte that is not found, each of at most [`MATCH_LEN_MIN`] bytes.
+//! *Memory*: about a byte for each byte of the base. *Crafted contents* cost [`CHAIN_MAX`]
+//! comparisons for each byte that is not found, each of at most [`MATCH_LEN_MIN`] bytes.
 
 use byteback_extents::ByteRange;
 
@@ -33,40 +33,79 @@ const CHAIN_MAX: usize = 16;
 /// A match of this length ends the search for a longer one.
 const MATCH_LEN_ENOUGH: usize = 4096;
 
-/// Finds `new` in `base`. Returns the sink and the statistics.
-///
-/// # Errors
-/// Those of the sink.
-pub fn find_in_memory<S: ExtentSink>(base: &[u8], new: &[u8], mut sink: S) -> Result<(S, FindStats), S::Error> {
-    let table = SeedTable::of(base);
-    let mut stats = FindStats {
-        examined_bytes: new.len() as u64,
-        ..FindStats::default()
-    };
-    let mut last = Match::default();
-    let (mut done, mut at) = (0, 0);
-    while at < new.len() {
-        let Some(found) = best_match(&table, base, new, (done, at), last) else {
-            at += 1;
-            continue;
+/// A content in memory in which others are found.
+pub struct InMemoryFinder<'b> {
+    base: &'b [u8],
+    table: SeedTable,
+}
+
+impl<'b> InMemoryFinder<'b> {
+    /// Prepares to find contents in `base`.
+    #[must_use]
+    pub fn new(base: &'b [u8]) -> Self {
+        Self {
+            base,
+            table: SeedTable::of(base),
+        }
+    }
+
+    /// Finds `new` in the base. Returns the sink and the statistics.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn find<S: ExtentSink>(&self, new: &[u8], mut sink: S) -> Result<(S, FindStats), S::Error> {
+        let mut stats = FindStats {
+            examined_bytes: new.len() as u64,
+            ..FindStats::default()
         };
-        if found.new_at > done {
-            sink.literal(done as u64, new.get(done..found.new_at).unwrap_or_default())?;
-            stats.literal_bytes += (found.new_at - done) as u64;
+        let mut last = Match::default();
+        let (mut done, mut at) = (0, 0);
+        while at < new.len() {
+            let Some(found) = self.best_match(new, (done, at), last) else {
+                at += 1;
+                continue;
+            };
+            if found.new_at > done {
+                sink.literal(done as u64, new.get(done..found.new_at).unwrap_or_default())?;
+                stats.literal_bytes += (found.new_at - done) as u64;
+            }
+            if let Some(range) = ByteRange::from_offset_len(found.new_at as u64, found.len as u64) {
+                sink.copy(range, found.base_at as u64)?;
+                stats.copied_bytes += range.len_bytes();
+            }
+            done = found.new_at + found.len;
+            at = done;
+            last = found;
         }
-        if let Some(range) = ByteRange::from_offset_len(found.new_at as u64, found.len as u64) {
-            sink.copy(range, found.base_at as u64)?;
-            stats.copied_bytes += range.len_bytes();
+        if done < new.len() {
+            sink.literal(done as u64, new.get(done..).unwrap_or_default())?;
+            stats.literal_bytes += (new.len() - done) as u64;
         }
-        done = found.new_at + found.len;
-        at = done;
-        last = found;
+        Ok((sink, stats))
     }
-    if done < new.len() {
-        sink.literal(done as u64, new.get(done..).unwrap_or_default())?;
-        stats.literal_bytes += (new.len() - done) as u64;
+
+    /// The longest match that begins at `at` in the new content, or before it and not before
+    /// `done`, if it is long enough.
+    fn best_match(&self, new: &[u8], (done, at): (usize, usize), last: Match) -> Option<Match> {
+        let seed = seed_at(new, at)?;
+        let candidates = self.table.positions(seed).take(CHAIN_MAX);
+        let mut best: Option<Match> = None;
+        for base_at in last.same_shift(at).into_iter().chain(candidates) {
+            let found = Match::at(self.base, new, base_at, at);
+            // Others only share the bucket.
+            if found.len < SEED_LEN {
+                continue;
+            }
+            let found = found.extended_back(self.base, new, done);
+            if found.len >= MATCH_LEN_MIN && best.is_none_or(|best| found.len > best.len) {
+                best = Some(found);
+            }
+            if found.len >= MATCH_LEN_ENOUGH {
+                break;
+            }
+        }
+        best
     }
-    Ok((sink, stats))
 }
 
 /// Equal bytes of both contents.
@@ -101,32 +140,6 @@ impl Match {
             len: self.len + more,
         }
     }
-}
-
-/// The longest match that begins at `at` in the new content, or before it and not before `done`, if
-/// it is long enough.
-fn best_match(table: &SeedTable, base: &[u8], new: &[u8], (done, at): (usize, usize), last: Match) -> Option<Match> {
-    let seed = seed_at(new, at)?;
-    let mut best: Option<Match> = None;
-    for base_at in last
-        .same_shift(at)
-        .into_iter()
-        .chain(table.positions(seed).take(CHAIN_MAX))
-    {
-        let found = Match::at(base, new, base_at, at);
-        // Others only share the bucket.
-        if found.len < SEED_LEN {
-            continue;
-        }
-        let found = found.extended_back(base, new, done);
-        if found.len >= MATCH_LEN_MIN && best.is_none_or(|best| found.len > best.len) {
-            best = Some(found);
-        }
-        if found.len >= MATCH_LEN_ENOUGH {
-            break;
-        }
-    }
-    best
 }
 
 /// The number of equal bytes at the start.

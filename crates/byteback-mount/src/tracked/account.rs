@@ -6,6 +6,7 @@ use byteback_oplog::Log;
 use byteback_undo::Undo;
 
 use super::observer::Observer;
+use crate::before_images::BeforeImages;
 use crate::integrity::Integrity;
 use crate::picture::Pictures;
 
@@ -16,6 +17,8 @@ pub struct Account {
     pub log: Arc<Log>,
     /// The pictures that are being read.
     pub pictures: Arc<Pictures>,
+    /// The bytes that were overwritten since the last backup, if they are kept.
+    pub before_images: Option<Arc<BeforeImages>>,
     /// The store of overwritten bytes, if old bytes are kept for a while.
     pub undo: Option<Arc<Undo>>,
     /// The observer of each change in order, if there is one.

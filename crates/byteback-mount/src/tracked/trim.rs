@@ -7,8 +7,8 @@
 //! only.
 //!
 //! **It never costs a disk read.** The kernel is asked first whether it holds the old bytes in
-//! memory (see [`crate::page_cache`]); bytes that it does not hold count as changed. Beyond the end there are
-//! no old bytes.
+//! memory (see [`crate::page_cache`]); bytes that it does not hold count as changed. Beyond the end
+//! there are no old bytes.
 //!
 //! **Why taking a byte as unchanged is safe.** Between an operation's begin and its end there is no
 //! cut, so operations that overlap in time belong to one epoch. Say a byte differs at the end of an

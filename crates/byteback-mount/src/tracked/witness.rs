@@ -5,6 +5,7 @@
 //! | the log's operation | compares what the node looks like with the log | bytes, attributes | names |
 //! | the sums | load what is known of the file | | that times moved, or the file is gone |
 //! | the pictures | | save what they need of the old state | |
+//! | the before-images | | keep the old bytes, for the next backup | |
 //! | the undo | | keeps the old bytes | the name that a node had |
 //! | the observer | | puts old bytes aside | that it is over |
 //!
@@ -73,6 +74,7 @@ pub(super) fn witnesses_of(account: &Account) -> Vec<Lasting> {
     let witnesses: [Option<Lasting>; _] = [
         account.integrity.clone().map(|sums| sums as Lasting),
         Some(account.pictures.clone()),
+        account.before_images.clone().map(|images| images as Lasting),
         account.undo.clone().map(|undo| undo as Lasting),
         Watcher::of(account).map(|watcher| Arc::new(watcher) as Lasting),
     ];

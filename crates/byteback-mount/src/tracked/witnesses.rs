@@ -1,5 +1,6 @@
 //! One file for each witness of the gate; [`super::witness`] states their order.
 
+mod before_images;
 mod integrity;
 mod log;
 mod observer;

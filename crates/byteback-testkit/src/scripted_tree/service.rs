@@ -1,7 +1,7 @@
 //! The scripted tree as a [`TreeService`]: cuts, pages of changes, reads, marks.
 
 use super::leaves;
-use super::{Changed, OpenCut, PAGE_LEN, ScriptedTree};
+use super::{Changed, KnownBefore, OpenCut, PAGE_LEN, ScriptedTree};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
     FinishReport, LeafOffer, LeafPiece, LeafRequest, LeavesSummary, NodeChange, NodeNames, Outcome, Piece, Result,
@@ -117,6 +117,8 @@ impl TreeService for ScriptedTree {
         }
         let since = request.since.or(consumer.mark).filter(|_| !request.everything);
         let picture = state.now.clone();
+        state.moments.insert(epoch, picture.clone());
+        let before = since.and_then(|since| state.moments.get(&since.0).cloned());
         let mut nodes: BTreeMap<NodeId, Changed> = BTreeMap::new();
         let mut names: BTreeMap<(NodeId, Vec<u8>), Option<NodeId>> = BTreeMap::new();
         match since {
@@ -199,6 +201,7 @@ impl TreeService for ScriptedTree {
         };
         let cut = OpenCut {
             consumer: request.consumer.clone(),
+            before,
             look_only: request.look_only,
             whole_files: request.whole_files,
             epoch,
@@ -286,6 +289,48 @@ impl TreeService for ScriptedTree {
             open.peeked.insert(node);
         }
         self.pieces(cut, node, ranges, sink)
+    }
+
+    fn before_image(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
+    ) -> Result<Option<u64>> {
+        let state = self.lock();
+        let (known, cut) = (state.known_before, &state.cuts[&cut.0]);
+        let before = cut.before.as_ref().and_then(|before| before.nodes.get(&node));
+        let change = cut.nodes.iter().find(|change| change.node == node);
+        let (Some(file), Some(ContentChange::Ranges(ranges))) = (before, change.map(|change| &change.content)) else {
+            return Ok(None);
+        };
+        if known == KnownBefore::Nothing {
+            return Ok(None);
+        }
+        let file = file.content.clone();
+        let ranges = ranges.clone();
+        drop(state);
+        for range in ranges.iter().filter_map(|range| range.split_at(file.len()).0) {
+            let mut offset = range.start();
+            while offset < range.end() {
+                let end = range.end().min((offset / 1000 + 1) * 1000);
+                let mut bytes = vec![0; (end - offset) as usize];
+                file.read(offset, &mut bytes);
+                if known == KnownBefore::Wrong {
+                    bytes.iter_mut().for_each(|byte| *byte ^= 1);
+                    // Something of it must be found, too.
+                    let there = self.lock().now.nodes.get(&node).cloned();
+                    if let Some(there) = there.filter(|there| there.content.len() >= end) {
+                        there.content.read(offset, &mut bytes);
+                    }
+                }
+                if known != KnownBefore::Half || offset / 1000 % 2 == 0 {
+                    sink(Piece::Data { offset, bytes: &bytes })?;
+                }
+                offset = end;
+            }
+        }
+        Ok(Some(file.len()))
     }
 
     fn leaf_offer(&self, cut: CutId, node: NodeId) -> Result<LeafOffer> {

@@ -164,6 +164,9 @@ fn how(method: DeltaMethod) -> &'static str {
         DeltaMethod::LogLookedUp => {
             "the blocks that the log recorded as changed were looked up among those of the server's version"
         }
+        DeltaMethod::LogCompared => {
+            "the ranges that the log recorded as changed were compared with what programs overwrote there"
+        }
         DeltaMethod::Full => "the whole file was sent",
     }
 }

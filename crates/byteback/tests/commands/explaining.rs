@@ -230,9 +230,10 @@ fn removal_in_place_costs_its_change() {
     assert!(literal_bytes < 10_000, "{literal_bytes}");
     let name = mailbox.to_str().unwrap();
     let decision = world.run(&["explain", "--json", name]).fine().line("decision");
-    assert_eq!(decision["method"], "log_searched", "{decision}");
+    // The mount still has what was overwritten.
+    assert_eq!(decision["method"], "log_compared", "{decision}");
     let explained = world.run(&["explain", name]).fine();
-    explained.says("were searched in the server's version");
+    explained.says("were compared with what programs overwrote");
     world.assert_restores("latest");
 }
 

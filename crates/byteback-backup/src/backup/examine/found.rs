@@ -9,15 +9,17 @@
 //! [`SearchLimits::extents_max`](super::super::limits::SearchLimits::extents_max).
 //!
 //! *A second look.* Before literals leave, or are appended, they are looked for once more: whole
-//! blocks anywhere, if the finder searched only a part of the server's version ([`elsewhere`]), and
+//! blocks anywhere, if the finder searched only a part of the server's version ([`elsewhere`]);
 //! then all in short blocks of what lies around them there ([`second_look`]), as a finder leaves
-//! whole blocks.
+//! whole blocks; and at last in what programs overwrote, if that is at hand ([`compared`]).
 
+mod compared;
 mod elsewhere;
 mod second_look;
 
 use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::super::part_stream::PartStream;
+use super::overwritten::Overwritten;
 use super::{Examined, Place, Stop};
 use crate::decisions::Fallback;
 use byteback_api::Digest;
@@ -106,6 +108,8 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     added: usize,
     /// Whether whole blocks may lie where the finder did not search.
     may_lie_elsewhere: bool,
+    /// The bytes that were overwritten, if literals are still to be compared with them.
+    overwritten: Option<&'a Overwritten>,
     found_again_bytes: u64,
 }
 
@@ -142,6 +146,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             looked_upto: 0,
             added: 0,
             may_lie_elsewhere: false,
+            overwritten: file.overwritten,
             found_again_bytes: 0,
         }
     }
@@ -163,11 +168,20 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         }
     }
 
+    /// For a finder that has compared all with what was overwritten.
+    pub(super) fn without_comparison(self) -> Self {
+        Self {
+            overwritten: None,
+            ..self
+        }
+    }
+
     /// Looks for the literals that were not looked for yet, in all ways that are worth it.
     fn look_again(&mut self) {
         if second_look::is_wanted(self.place.job) {
             self.look_elsewhere();
             self.look_closer();
+            self.compare();
             // Once is enough.
             self.looked_upto = self.looked_upto.max(self.literals_end());
         }

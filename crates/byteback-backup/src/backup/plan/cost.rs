@@ -198,7 +198,8 @@ impl Estimate {
             // This answers without any of it, or not at all.
             DeltaMethod::Sums => Self::default(),
             // The size is that of the reported ranges.
-            DeltaMethod::Log | DeltaMethod::Full => Self {
+            // Of ranges that are compared here it is not known how much is found.
+            DeltaMethod::Log | DeltaMethod::LogCompared | DeltaMethod::Full => Self {
                 client_ns: size * READ,
                 server_ns: size * STORE,
                 up_bytes: size,

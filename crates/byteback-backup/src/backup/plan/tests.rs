@@ -5,6 +5,7 @@ fn known(log: LogKnowledge) -> Known {
         choice: DeltaChoice::Auto,
         log,
         size_bytes: 1 << 20,
+        changed_bytes: 0,
         searchable_bytes: 0,
         block_bytes: 0,
         server_has: true,
@@ -17,6 +18,7 @@ fn known(log: LogKnowledge) -> Known {
 /// Fixed answers; one that must not be asked for is `None`.
 #[derive(Clone, Default)]
 struct Told {
+    overwritten_bytes: u64,
     sums_know_most: Option<bool>,
     leaves_exist: Option<bool>,
     sent_share: Option<f64>,
@@ -24,6 +26,10 @@ struct Told {
 }
 
 impl Hints for Told {
+    fn overwritten_bytes(&mut self) -> u64 {
+        self.overwritten_bytes
+    }
+
     fn sums_know_most(&mut self) -> bool {
         self.sums_know_most.expect("the block checksums need not be asked")
     }
@@ -177,6 +183,10 @@ fn plan_searches_long_ranges_unless_that_found_nothing() {
 struct ToldOnce(Told);
 
 impl Hints for ToldOnce {
+    fn overwritten_bytes(&mut self) -> u64 {
+        self.0.overwritten_bytes()
+    }
+
     fn sums_know_most(&mut self) -> bool {
         self.0.sums_know_most()
     }
@@ -424,4 +434,40 @@ fn plan_chooses_only_methods_the_server_supports() {
             }
         }
     }
+}
+
+#[test]
+fn ranges_are_compared_with_enough_of_what_was_overwritten() {
+    let method = |log, changed_bytes, overwritten_bytes| {
+        let known = Known {
+            changed_bytes,
+            ..known(log)
+        };
+        let told = Told {
+            overwritten_bytes,
+            sums_know_most: Some(false),
+            ..Told::default()
+        };
+        plan(&known, &mut ToldOnce(told)).map(|plan| plan.method)
+    };
+    let compared = Some(DeltaMethod::LogCompared);
+    assert_eq!(method(LogKnowledge::Ranges, 4000, 1000), compared);
+    assert_eq!(method(LogKnowledge::Rewritten, 4000, 1000), compared);
+    assert_eq!(method(LogKnowledge::Ranges, 4000, 999), Some(DeltaMethod::Log));
+    assert_eq!(method(LogKnowledge::Ranges, 100, 100), Some(DeltaMethod::Log));
+    let much = COMPARED_LEN_MAX + 1;
+    assert_eq!(method(LogKnowledge::Ranges, much, much), Some(DeltaMethod::Log));
+    let told = Told {
+        overwritten_bytes: 4000,
+        ..Told::default()
+    };
+    let refused = Known {
+        changed_bytes: 4000,
+        proof_refused: true,
+        ..known(LogKnowledge::Ranges)
+    };
+    assert_eq!(
+        plan(&refused, &mut told.clone()).map(|plan| plan.method),
+        Some(DeltaMethod::Log)
+    );
 }

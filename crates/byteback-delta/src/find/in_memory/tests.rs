@@ -10,12 +10,12 @@ use crate::model::noise;
 /// Runs the finder, and checks that the extents make exactly the new content, directly and through
 /// a delta.
 fn check(base: &[u8], new: &[u8]) -> (Vec<Found>, FindStats) {
-    let (found, stats) = find_in_memory(base, new, FoundExtents::default()).unwrap();
+    let (found, stats) = InMemoryFinder::new(base).find(new, FoundExtents::default()).unwrap();
     assert_eq!(stats.literal_bytes + stats.copied_bytes, new.len() as u64);
     assert_eq!(stats.examined_bytes, new.len() as u64);
     assert!(compose(base, &found.extents) == new);
     through_a_delta(base, new, |sink| {
-        find_in_memory(base, new, sink).unwrap();
+        InMemoryFinder::new(base).find(new, sink).unwrap();
     });
     (found.extents, stats)
 }

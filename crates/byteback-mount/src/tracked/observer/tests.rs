@@ -171,6 +171,7 @@ impl Watching {
             integrity: None,
             log,
             pictures: Arc::default(),
+            before_images: None,
             undo: None,
             observer: Some(Arc::clone(&recorder) as Arc<dyn Observer>),
         });

@@ -224,6 +224,7 @@ impl Machine {
             integrity: None,
             log: Arc::clone(&log),
             pictures: Arc::default(),
+            before_images: None,
             undo: None,
             observer: Some(Arc::clone(&heard) as Arc<dyn Observer>),
         };

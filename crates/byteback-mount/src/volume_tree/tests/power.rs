@@ -95,6 +95,7 @@ impl Machine {
         let account = Account {
             log: Arc::clone(&log),
             pictures: Arc::new(Pictures::default()),
+            before_images: None,
             undo: None,
             observer: None,
             integrity: None,
