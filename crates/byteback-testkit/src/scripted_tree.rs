@@ -47,6 +47,8 @@ pub enum KnownBefore {
     Half,
     /// All, but the server has something else.
     Wrong,
+    /// All, and behind the end something that was written now.
+    Longer,
 }
 
 struct OpenCut {

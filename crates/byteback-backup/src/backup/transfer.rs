@@ -222,7 +222,7 @@ struct Transfer<'a, 'scope, 'env> {
     contents: ShortContents,
     /// The bytes that were overwritten in the file that is being sent.
     overwritten: Option<(NodeId, Overwritten)>,
-    /// The last file that was compared with that and had little of it.
+    /// The last file for which that was of no use.
     compared_in_vain: Option<NodeId>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
@@ -591,10 +591,10 @@ impl Transfer<'_, '_, '_> {
                     outcome = Some(sent);
                     planned.fallback = note;
                 }
-                Err(Fallback::FoundNothing) if planned.method == DeltaMethod::LogCompared => {
+                Err(fallback) if planned.method == DeltaMethod::LogCompared => {
                     self.compared_in_vain = Some(node);
                     let other = self.plan(change, attributes.size, true);
-                    planned = other.unwrap_or_else(|| planned.fall_back(Fallback::FoundNothing));
+                    planned = other.unwrap_or_else(|| planned.fall_back(fallback));
                 }
                 Err(fallback) => planned = planned.fall_back(fallback),
             }

@@ -84,6 +84,21 @@ fn comparison_with_something_else_costs_bytes_alone() {
 }
 
 #[test]
+fn file_that_was_never_that_long_is_sent_without_a_comparison() {
+    let mut rig = Rig::new(1);
+    let decisions = rig.keep_decisions();
+    let file = rig.with_file(&noise(1, 4 << 20));
+    rig.tree.lock().known_before = KnownBefore::Longer;
+    // Blocks of which little is found are looked up, and what is left is compared at last.
+    rig.tree.lock().write(file, 1 << 20, &noise(2, 900_000));
+    let report = rig.backup().unwrap();
+    assert!(report.is_complete(), "{:?}", report.unsaved);
+    assert_eq!(report.literal_bytes, 900_000);
+    assert_eq!(decided(&rig, &decisions, file).method, DeltaMethod::LogLookedUp);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
 fn random_changes_come_back_whatever_is_known_of_before() {
     let seed = seed(67);
     for round in 0..30 {

@@ -162,7 +162,7 @@ fn seed_at(content: &[u8], at: usize) -> Option<u128> {
 
 /// The positions of a content by their seeds.
 struct SeedTable {
-    /// The first position of each bucket, in steps and plus one; 0 if there is none.
+    /// The first position of each bucket, as its step plus one; 0 in an empty bucket.
     heads: Vec<u32>,
     /// The one behind each position, in the same way.
     behind: Vec<u32>,

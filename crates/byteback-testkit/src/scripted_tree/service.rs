@@ -330,6 +330,15 @@ impl TreeService for ScriptedTree {
                 offset = end;
             }
         }
+        if known == KnownBefore::Longer
+            && let Some(start) = ranges.iter().next().map(ByteRange::start)
+        {
+            let mut bytes = vec![0; 8192];
+            self.lock().now.nodes[&node].content.read(start, &mut bytes);
+            let offset = file.len();
+            sink(Piece::Data { offset, bytes: &bytes })?;
+            return Ok(Some(offset + bytes.len() as u64));
+        }
         Ok(Some(file.len()))
     }
 

@@ -108,6 +108,12 @@ impl Overwritten {
         })
     }
 
+    /// Whether a version of this length can be the one that was overwritten: copies from behind its
+    /// end would make a delta that nobody takes.
+    pub(super) fn is_of(&self, version_len_bytes: u64) -> bool {
+        self.len_bytes == version_len_bytes
+    }
+
     /// The finder of parts of the file in it.
     pub(super) fn comparison(&self) -> Comparison<'_> {
         Comparison {

@@ -197,8 +197,8 @@ impl Estimate {
         match method {
             // This answers without any of it, or not at all.
             DeltaMethod::Sums => Self::default(),
-            // The size is that of the reported ranges.
-            // Of ranges that are compared here it is not known how much is found.
+            // The size is that of the reported ranges, if there are any. How much of them a
+            // comparison finds is not known.
             DeltaMethod::Log | DeltaMethod::LogCompared | DeltaMethod::Full => Self {
                 client_ns: size * READ,
                 server_ns: size * STORE,

@@ -7,9 +7,12 @@ use byteback_delta::find::Packed;
 impl FoundFile<'_, '_, '_> {
     /// Compares the literals that were not looked for yet, if there is anything to compare with.
     pub(super) fn compare(&mut self) {
-        let Some(comparison) = self.overwritten.map(|overwritten| overwritten.comparison()) else {
+        // A server whose version has another length has something else than the tree takes it for.
+        let overwritten = self.overwritten.filter(|overwritten| overwritten.is_of(self.base_len));
+        let Some(overwritten) = overwritten.filter(|_| self.unlooked().next().is_some()) else {
             return;
         };
+        let comparison = overwritten.comparison();
         self.divide(|_, range, bytes| {
             let (found, stats) = comparison.find(&std::iter::once(range).collect::<Packed>(), bytes);
             (stats.copied_bytes > 0).then_some(found)
