@@ -6,6 +6,7 @@
 //! | become a device of a server | [`join`] |
 //! | reach a server | [`ServerClient::new`], with [`ClientOptions`] |
 //! | hear of batches as they are applied | [`ServerClient::listen`] |
+//! | lend a connection to other processes | [`LineRelay`], with [`ClientOptions::relay`] |
 //! | limit or pause what is sent | [`throttle`] |
 //!
 //! It never prints and reads no environment. Out of scope: what is sent and why, which the crates
@@ -17,8 +18,8 @@ pub mod throttle;
 
 pub use error::{CertificateChanged, ServerError, ServerErrorKind};
 pub use server_client::{
-    ClientOptions, Connection, ContentReader, ContentsStream, GoOn, Listening, Network, Pauses, ServerClient,
-    ServerNews, TreePlace, VerifyStream, WireBytes, join, of_hex,
+    ClientOptions, Connection, ContentReader, ContentsStream, GoOn, LineRelay, Listening, Network, Pauses,
+    ServerClient, ServerNews, TreePlace, UnixConnection, VerifyStream, WireBytes, join, of_hex,
 };
 
 /// The result of a call of a server.

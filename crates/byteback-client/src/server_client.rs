@@ -27,7 +27,9 @@ mod network;
 mod pacing;
 mod pinned;
 mod progress;
+mod relay;
 mod together;
+mod unix;
 
 use crate::Result;
 use crate::error::{ServerError, ServerErrorKind};
@@ -62,6 +64,8 @@ pub use devices::join;
 pub use events::{Listening, ServerNews};
 pub use many::ContentsStream;
 pub use network::{Connection, Network};
+pub use relay::LineRelay;
+pub use unix::UnixConnection;
 
 /// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry
 /// xattrs.
@@ -97,6 +101,9 @@ pub struct ClientOptions {
     pub throttle: Option<Arc<Throttle>>,
     /// Source of connections instead of the machine's network, in a simulation.
     pub network: Option<Arc<dyn Network>>,
+    /// Connections to a process of this machine that has a [`LineRelay`] to the same server: short
+    /// calls are carried on its line. Where it takes none, they are requests.
+    pub relay: Option<Arc<dyn Network>>,
     /// Measures the pauses.
     pub clock: Arc<dyn Clock>,
     /// Whether to stop: then nothing is waited for, and nothing tried again.
@@ -122,6 +129,7 @@ impl Default for ClientOptions {
             bytes_per_second_max: None,
             throttle: None,
             network: None,
+            relay: None,
             clock: Arc::new(RealClock),
             is_cancelled: Arc::new(|| false),
         }
@@ -289,7 +297,7 @@ impl ServerClient {
         let addresses = || Addresses::new(&options.other_addresses, turn.clone());
         Ok(Self {
             agent: ureq::Agent::with_parts(config, connector().chain(TogetherConnector), addresses()),
-            lines: Lines::new(connector(), addresses()),
+            lines: Lines::new(connector(), addresses(), options.relay.clone()),
             base_url,
             authorization: RwLock::new(format!("Bearer {token}")),
             counter,

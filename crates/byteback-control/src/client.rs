@@ -78,6 +78,20 @@ impl Client {
         })
     }
 
+    /// Connects to the socket at `path` and makes of the connection one to the daemon's line
+    /// ([`TreeService::carry_line`]).
+    ///
+    /// # Errors
+    /// As [`Client::connect`]; [`ErrorKind::Refused`] if the daemon has no line,
+    /// [`ErrorKind::Protocol`] if it does not know of any.
+    pub fn line(path: &Path) -> Result<UnixStream> {
+        let client = Self::connect(path)?;
+        client.order(&Request::Line)?;
+        let connection = client.connection.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // The daemon says nothing more before the other end has begun.
+        Ok(connection.input.into_inner())
+    }
+
     fn ask(&self, request: &Request, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<Answer> {
         // A sink that panicked poisons the lock; the flag says what that means for the connection.
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,8 +6,9 @@
 //! **New fields.** A reader ignores fields that it does not know. A field that is missing is an
 //! error, unless it is an `Option` or has `#[serde(default)]`: a new field of an answer needs one
 //! of these, with a default that means "not known". A new field of a request needs one, too, and is
-//! only for what an older daemon may ignore. Any other change (a field that is gone or means
-//! something else, a new request or variant) is a new version of the hello.
+//! only for what an older daemon may ignore. A new request is for what its sender can do without:
+//! an older daemon answers it with an error. Any other change (a field that is gone or means
+//! something else, a new variant of an answer to an earlier request) is a new version of the hello.
 
 use byteback_model::{Attributes, ByteString, NodeId};
 use byteback_oplog::{ChangesCursor, ChangesPage, Epoch};
@@ -125,6 +126,8 @@ pub(crate) enum Request {
         path: ByteString,
         at_ns: i64,
     },
+    /// After the answer, the connection carries a line to the server instead of requests.
+    Line,
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

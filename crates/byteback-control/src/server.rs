@@ -334,6 +334,20 @@ fn serve(stream: &UnixStream, cuts: &mut OpenCuts<'_>, limits: Limits) -> Result
                 return Err(error);
             }
         };
+        if matches!(request, Ok(Request::Line)) {
+            let carried = stream
+                .try_clone()
+                .map_err(closed)
+                .and_then(|connection| cuts.service.carry_line(connection));
+            let is_carried = carried.is_ok();
+            let answer = carried.map_or_else(Answer::Error, |()| Answer::Done);
+            frame::write_json(&mut output, &answer, limits.answer_len_max)?;
+            frame::flush(&mut output)?;
+            if is_carried {
+                return Ok(());
+            }
+            continue;
+        }
         let asks_to_stop = || !input.buffer().is_empty() || has_input(stream);
         let answer = request
             .and_then(|request| answer(request, cuts, &mut output, &asks_to_stop))
@@ -466,6 +480,8 @@ fn answer(
         }
         Request::ListCuts => Answer::NamedCuts(service.list_cuts()?),
         Request::History { path } => Answer::History(Box::new(service.history(&path)?)),
+        // Answered where the connection is.
+        Request::Line => return Err(frame::protocol("a line begins between two requests")),
         Request::ReadPast { path, at_ns } => {
             Answer::Past(service.read_past(&path, at_ns, &mut |piece| send(piece, output, asks_to_stop))?)
         }

@@ -8,6 +8,7 @@
 
 use byteback_model::{Attributes, ByteString, NodeId, NodeKind};
 use std::num::NonZeroU64;
+use std::os::unix::net::UnixStream;
 
 use byteback_extents::ByteRange;
 use byteback_oplog::{
@@ -680,6 +681,18 @@ pub trait TreeService: Send + Sync {
     /// came in between; otherwise the failure of server or disk. Nothing is lost then.
     fn repair(&self, _request: &RepairRequest) -> Result<RepairReport> {
         Err(not_synced())
+    }
+
+    /// Hands over a connection whose other end wants to make its calls of the server on a line of
+    /// this process. Returns at once; the process goes on with the connection by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Refused`] if this process has no line.
+    fn carry_line(&self, _connection: UnixStream) -> Result<()> {
+        Err(ServiceError::new(
+            ErrorKind::Refused,
+            "this process has no connection to a server",
+        ))
     }
 
     /// Opens a cut of the whole tree under a name, for programs that read files: only where the

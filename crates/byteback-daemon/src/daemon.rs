@@ -37,7 +37,7 @@ use crate::integrity::{self, ChecksumOptions, scrub};
 use crate::live::{Live, LiveOptions, LiveService};
 use crate::lost_writes::{self, LostWrites};
 use crate::memory;
-use crate::service::{PAGE_LIMITS, Repair, Service, SyncReporter, SyncWishesReader};
+use crate::service::{LineCarrier, PAGE_LIMITS, Repair, Service, SyncReporter, SyncWishesReader};
 use crate::state_folder::StateFolder;
 use crate::tree::TrackedTree;
 
@@ -360,6 +360,11 @@ impl Daemon {
     /// Lets `repair` mend damage when a client asks for that.
     pub fn repair_with(&self, repair: Repair) {
         self.service.repair_with(repair);
+    }
+
+    /// Lets `carry` serve those who want to make calls of the server on a line of this process.
+    pub fn carry_lines_with(&self, carry: LineCarrier) {
+        self.service.carry_lines_with(carry);
     }
 
     /// Lets `hear` read the wanted pace of continuous sync again after it was changed.

@@ -5,6 +5,7 @@
 //! become its fence in the log, so that the next backup skips it.
 
 mod before_images;
+mod hooks;
 mod leaves;
 mod named_cuts;
 mod open_cut;
@@ -14,16 +15,16 @@ use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use byteback_checksums::written::Reason;
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind,
     FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesSummary, NamedCut, NodeNames, Outcome,
-    PastFile, Piece, RepairReport, RepairRequest, Result, SYNC_CONSUMER, ServiceError, SyncStatus, TreeService,
-    TreeStatus, not_synced,
+    PastFile, Piece, RepairReport, RepairRequest, Result, SYNC_CONSUMER, ServiceError, TreeService, TreeStatus,
 };
 use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::volume_tree::VolumeWatch;
@@ -34,6 +35,8 @@ use parking_lot::Mutex;
 use crate::attributes::attributes_to_api;
 use crate::memory;
 use crate::tree::TrackedTree;
+use hooks::Hooks;
+pub use hooks::{LineCarrier, Repair, SyncReporter, SyncWishesReader};
 use open_cut::OpenCut;
 pub use open_cut::PAGE_LIMITS;
 
@@ -57,21 +60,10 @@ pub struct Service {
     cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
     next_cut: AtomicU64,
     page_limits: PageLimits,
-    sync: OnceLock<SyncReporter>,
-    sync_wishes: OnceLock<SyncWishesReader>,
-    repair: OnceLock<Repair>,
+    hooks: Hooks,
     /// The volume that the tree lies in, if it is in one.
     volume: Option<VolumeWatch>,
 }
-
-/// Reports the state of continuous sync.
-pub type SyncReporter = Box<dyn Fn() -> SyncStatus + Send + Sync>;
-
-/// Reads the wanted pace of sync again, and whether to sync at all.
-pub type SyncWishesReader = Box<dyn Fn() -> Result<()> + Send + Sync>;
-
-/// Mends damage, as requested.
-pub type Repair = Box<dyn Fn(&RepairRequest) -> Result<RepairReport> + Send + Sync>;
 
 impl Service {
     /// Serves a tree that is not mounted.
@@ -104,9 +96,7 @@ impl Service {
             cuts: Mutex::default(),
             next_cut: AtomicU64::new(1),
             page_limits: PAGE_LIMITS,
-            sync: OnceLock::new(),
-            sync_wishes: OnceLock::new(),
-            repair: OnceLock::new(),
+            hooks: Hooks::default(),
             volume: None,
         }
     }
@@ -117,24 +107,6 @@ impl Service {
             volume: Some(volume),
             ..self
         }
-    }
-
-    /// Calls `tell` from now on when the state of the tree is requested. Only the first `tell` is
-    /// ever used.
-    pub fn set_sync_reporter(&self, tell: SyncReporter) {
-        let _ = self.sync.set(tell);
-    }
-
-    /// Calls `hear` from now on when the wanted pace of sync was changed. Only the first `hear` is
-    /// ever used.
-    pub fn set_sync_wishes_reader(&self, hear: SyncWishesReader) {
-        let _ = self.sync_wishes.set(hear);
-    }
-
-    /// Calls `repair` from now on when damage is to be mended. Only the first `repair` is ever
-    /// used.
-    pub fn repair_with(&self, repair: Repair) {
-        let _ = self.repair.set(repair);
     }
 
     /// The same with pages of changes of another size than [`PAGE_LIMITS`].
@@ -533,7 +505,7 @@ impl TreeService for Service {
             consumers: consumers.collect(),
             ledger: log.ledger().map_err(log_failed)?,
             usage: log.usage().map_err(log_failed)?,
-            sync: self.sync.get().map(|tell| tell()),
+            sync: self.hooks.sync_status(),
             damaged: self.damaged(),
             detached: self.detached(),
             volume_failure: self.volume.as_ref().and_then(VolumeWatch::failure),
@@ -743,17 +715,15 @@ impl TreeService for Service {
     }
 
     fn sync_wishes_changed(&self) -> Result<bool> {
-        match self.sync_wishes.get() {
-            Some(hear) => hear().map(|()| true),
-            None => Ok(false),
-        }
+        self.hooks.sync_wishes_changed()
     }
 
     fn repair(&self, request: &RepairRequest) -> Result<RepairReport> {
-        match self.repair.get() {
-            Some(repair) => repair(request),
-            None => Err(not_synced()),
-        }
+        self.hooks.repair(request)
+    }
+
+    fn carry_line(&self, connection: UnixStream) -> Result<()> {
+        self.hooks.carry_line(connection)
     }
 
     fn unmount(&self) -> Result<()> {

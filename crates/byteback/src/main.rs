@@ -9,6 +9,7 @@
 //! | `coverage`, `last_backup`, `consumer_notes` | the state of a log, in words |
 //! | `error`, `exit_code` | error messages and exit codes |
 //! | `http` | network access for checksum sources |
+//! | `daemon_line` | the daemon's connection to the server, lent to `backup` |
 //! | `served` | how our own server is reached, for codes |
 //! | `throttling` | rate limits and pauses of continuous sync |
 //! | `signals`, `notify`, `background`, `ending` | the process and the operating system |
@@ -22,6 +23,7 @@ mod configuration;
 mod consumer_notes;
 mod coverage;
 mod credentials;
+mod daemon_line;
 mod ending;
 mod environment;
 mod error;

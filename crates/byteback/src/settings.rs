@@ -39,7 +39,7 @@ const SYSTEM_ROOTS: [&str; 4] = [
 ];
 
 /// The settings of this run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) output: Output,
     /// Time between two updates of the progress; `None` if it is not shown.
@@ -183,10 +183,14 @@ impl Settings {
         Ok(credentials::default_path(config_dir, server))
     }
 
+    /// This machine's credentials for the server.
+    pub(crate) fn credentials(&self, server: &str, binding: Option<&Binding>) -> Result<Credentials> {
+        Self::credentials_of(&self.token_path(server, binding)?, server)
+    }
+
     /// A client of the server, with the credentials that it presents.
     pub(crate) fn connect(&self, server: &str, binding: Option<&Binding>) -> Result<(ServerClient, Credentials)> {
-        let path = self.token_path(server, binding)?;
-        let credentials = Self::credentials_of(&path, server)?;
+        let credentials = self.credentials(server, binding)?;
         Ok((self.client(&credentials)?, credentials))
     }
 
@@ -237,11 +241,15 @@ impl Settings {
         binding: Option<&Binding>,
         change: impl FnOnce(ClientOptions) -> ClientOptions,
     ) -> Result<(ServerClient, Credentials)> {
-        let path = self.token_path(server, binding)?;
-        let credentials = Self::credentials_of(&path, server)?;
+        let credentials = self.credentials(server, binding)?;
         let options = change(self.options_for(&credentials)?);
         let client = ServerClient::new(server, &credentials.token, options)?;
         Ok((client, credentials))
+    }
+
+    /// Whether the command line says whom to trust: then no other process decides that.
+    pub(crate) fn names_issuers(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "--cacert")
     }
 
     /// The flags for reaching a server, for a process of ours in another working directory.

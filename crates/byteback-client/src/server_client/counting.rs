@@ -48,6 +48,12 @@ impl WireCounter {
             received: self.received.load(Ordering::Relaxed),
         }
     }
+
+    /// Counts bytes that went over another process's socket.
+    pub(super) fn add(&self, bytes: WireBytes) {
+        self.sent.fetch_add(bytes.sent, Ordering::Relaxed);
+        self.received.fetch_add(bytes.received, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]

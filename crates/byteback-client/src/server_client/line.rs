@@ -9,9 +9,14 @@
 //! attempt waits: for a little while after a failed connection, longer where something on the way,
 //! or an older server, refuses lines. A line that was silent for long may have been forgotten by a
 //! router on the way, so it is asked for a sign of life before it is trusted with a call.
+//!
+//! A client may instead use the line of another process of this machine, through a
+//! [relay](super::relay): then that is the way to open one.
 
+use super::network::{BroughtTransport, Network};
 use super::progress::PROGRESS_LEN_MIN;
-use super::{Ask, Body, ServerClient};
+use super::relay;
+use super::{Ask, Body, ServerClient, WireBytes};
 use crate::error::ServerError;
 use byteback_api::line::{
     CALL_BODY_LEN_MAX, HEADERS_MAX, Line, LineAnswer, LineCall, LineError, PROTOCOL, limits, piece,
@@ -54,6 +59,8 @@ impl<C: Connector> Connects for C {
 pub(super) struct Lines {
     connector: Box<dyn Connects>,
     resolver: Box<dyn Resolver>,
+    /// Connections to a process that carries calls on its own line.
+    relay: Option<Arc<dyn Network>>,
     state: Arc<Mutex<State>>,
 }
 
@@ -73,8 +80,22 @@ struct State {
 /// A line that is open.
 struct OpenLine {
     line: Line<Patient>,
+    opened: Moment,
     /// The moment of the last answer; `None`: there was none.
     heard: Option<Moment>,
+    /// The bytes that a relay has told of so far.
+    relayed: WireBytes,
+}
+
+impl OpenLine {
+    fn new(line: Line<Patient>, opened: Moment) -> Self {
+        Self {
+            line,
+            opened,
+            heard: None,
+            relayed: WireBytes::default(),
+        }
+    }
 }
 
 /// A moment by both clocks: while a machine sleeps, only the wall clock goes on.
@@ -125,6 +146,14 @@ impl Drop for Leave {
     }
 }
 
+/// The reason for which a call was not carried to its end.
+pub(super) enum NotCarried {
+    /// The line is at work, or none can be opened.
+    NoLine,
+    /// The line broke.
+    Broken(LineError),
+}
+
 /// The reason for which a line could not be opened.
 enum NotOpened {
     Failed,
@@ -132,10 +161,11 @@ enum NotOpened {
 }
 
 impl Lines {
-    pub(super) fn new(connector: impl Connector, resolver: impl Resolver) -> Self {
+    pub(super) fn new(connector: impl Connector, resolver: impl Resolver, relay: Option<Arc<dyn Network>>) -> Self {
         Self {
             connector: Box::new(connector),
             resolver: Box::new(resolver),
+            relay,
             state: Arc::default(),
         }
     }
@@ -169,11 +199,19 @@ impl ServerClient {
         if !fits || ask.body.bytes().len() > CALL_BODY_LEN_MAX {
             return Ok(None);
         }
+        let Some((line, leave)) = self.line_for_a_call() else {
+            return Ok(None);
+        };
+        self.call_on(line, Some(leave), ask).map(Some)
+    }
+
+    /// The line for calls, opened if need be; `None`: it is at work, or cannot be opened now.
+    fn line_for_a_call(&self) -> Option<(OpenLine, Leave)> {
         let (leave, kept) = {
             let mut state = locked(&self.lines.state);
             let may_open = self.clock().monotonic_ns() >= state.not_before_ns;
             if !state.is_wanted || state.is_at_work || (state.free.is_none() && !may_open) {
-                return Ok(None);
+                return None;
             }
             state.is_at_work = true;
             let leave = Leave {
@@ -182,14 +220,48 @@ impl ServerClient {
             };
             (leave, state.free.take())
         };
-        let line = match kept.and_then(|line| self.trusted(line)) {
-            Some(line) => line,
-            None => match self.open_line_if_allowed() {
-                Some(line) => line,
-                None => return Ok(None),
-            },
-        };
-        self.call_on(line, Some(leave), ask).map(Some)
+        let line = kept
+            .and_then(|line| self.trusted(line))
+            .or_else(|| self.open_line_if_allowed())?;
+        Some((line, leave))
+    }
+
+    /// Opens the line for calls, unless it is open; whether it is there for the next call.
+    pub(super) fn prepare_line(&self) -> bool {
+        match self.line_for_a_call() {
+            Some((line, leave)) => {
+                leave.give_back(line);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Carries a call in the form of a message on the line for calls, and hands on each message of
+    /// its answer; the rest of an answer that is refused is not waited for.
+    pub(super) fn carry(
+        &self,
+        call: &[u8],
+        hand_on: &mut dyn FnMut(LineAnswer<'_>) -> Result<(), LineError>,
+    ) -> Result<(), NotCarried> {
+        let (mut open, leave) = self.line_for_a_call().ok_or(NotCarried::NoLine)?;
+        // The caller knows what the call is, and goes when it has waited enough.
+        let patience = self.options.commit_timeout.max(self.options.idle_timeout);
+        open.line.stream().wait_at_most(patience);
+        open.line.send(call).map_err(NotCarried::Broken)?;
+        let mut is_first = true;
+        loop {
+            let message = receive(&mut open.line).map_err(NotCarried::Broken)?;
+            let answer = LineAnswer::decode(&message, is_first).map_err(NotCarried::Broken)?;
+            if answer.is_last {
+                open.heard = Some(Moment::now(self.clock()));
+                leave.give_back(open);
+                return hand_on(answer).map_err(NotCarried::Broken);
+            }
+            hand_on(answer).map_err(NotCarried::Broken)?;
+            is_first = false;
+            open.line.stream().wait_at_most(patience);
+        }
     }
 
     /// The answer to a call that is made on a line of its own; `None`: it has to be a request.
@@ -208,7 +280,7 @@ impl ServerClient {
             return None;
         }
         let now = Moment::now(self.clock());
-        if kept.heard.is_some_and(|heard| now.since(heard) < TRUSTED_FOR) {
+        if now.since(kept.heard.unwrap_or(kept.opened)) < TRUSTED_FOR {
             return Some(kept);
         }
         stream.wait_at_most(self.options.connect_timeout);
@@ -236,6 +308,21 @@ impl ServerClient {
     }
 
     fn open_line(&self) -> Result<OpenLine, NotOpened> {
+        if let Some(relay) = &self.lines.relay
+            && let Ok(stream) = self.connect_to(&**relay)
+        {
+            match self.open_line_on(stream) {
+                // It carries none for this client.
+                Err(NotOpened::Refused) => {}
+                opened => return opened,
+            }
+        }
+        let stream = self.connect().map_err(|_| NotOpened::Failed)?;
+        self.open_line_on(stream)
+    }
+
+    /// Opens a line on a connection, whichever way it leads to the server.
+    fn open_line_on(&self, mut stream: Patient) -> Result<OpenLine, NotOpened> {
         let ask = self.ask(Route::Line, &[], &[]);
         let address = format!("{}{}", self.base_url, ask.target);
         let uri: Uri = address.parse().map_err(|_| NotOpened::Refused)?;
@@ -255,7 +342,6 @@ impl ServerClient {
         if let Ok(token) = HeaderValue::from_str(&self.authorization()) {
             headers.insert(header::AUTHORIZATION, token);
         }
-        let mut stream = self.connect(&uri).map_err(|_| NotOpened::Failed)?;
         stream.wait_at_most(self.options.connect_timeout);
         let handshake = ClientHandshake::start(stream, request, Some(limits())).map_err(|_| NotOpened::Refused)?;
         let (socket, _) = handshake.handshake().map_err(|error| match error {
@@ -272,21 +358,30 @@ impl ServerClient {
             }
             HandshakeError::Failure(_) | HandshakeError::Interrupted(_) => NotOpened::Refused,
         })?;
-        Ok(OpenLine {
-            line: Line::new(socket).map_err(|_| NotOpened::Failed)?,
-            heard: None,
-        })
+        let line = Line::new(socket).map_err(|_| NotOpened::Failed)?;
+        Ok(OpenLine::new(line, Moment::now(self.clock())))
+    }
+
+    /// A connection to a relay.
+    fn connect_to(&self, relay: &dyn Network) -> io::Result<Patient> {
+        let transport = BroughtTransport::new(relay.connect()?, self.agent.config());
+        let now: Arc<dyn Fn() -> time::Instant + Send + Sync> = Arc::new(|| time::Instant::AlreadyHappened);
+        Ok(Patient::new(
+            TransportAdapter::new(transport.boxed(), now),
+            Arc::clone(&self.options.clock),
+        ))
     }
 
     /// A connection to the server, as the agent makes it for a request.
-    fn connect(&self, uri: &Uri) -> Result<Patient, ureq::Error> {
+    fn connect(&self) -> Result<Patient, ureq::Error> {
+        let uri: Uri = self.base_url.parse().map_err(ureq::http::Error::from)?;
         let config = self.agent.config();
         let timeout = within(self.options.connect_timeout);
         // At a clock that stands still, each wait has the whole limit; `Patient` limits their sum.
         let now: Arc<dyn Fn() -> time::Instant + Send + Sync> = Arc::new(|| time::Instant::AlreadyHappened);
         let details = ConnectionDetails {
-            uri,
-            addrs: self.lines.resolver.resolve(uri, config, timeout)?,
+            uri: &uri,
+            addrs: self.lines.resolver.resolve(&uri, config, timeout)?,
             config,
             request_level: false,
             resolver: &*self.lines.resolver,
@@ -353,6 +448,12 @@ impl ServerClient {
         let head = answer
             .head
             .ok_or_else(|| ServerError::protocol(&name, "an answer has no head".to_owned()))?;
+        if self.lines.relay.is_some()
+            && let Some(relayed) = relay::wire_bytes(&head)
+        {
+            self.counter.add(relayed.since(open.relayed));
+            open.relayed = relayed;
+        }
         let mut response = http::Response::builder().status(head.status);
         for (name, value) in head.headers.iter().map_while(|header| *header) {
             response = response.header(name, value);

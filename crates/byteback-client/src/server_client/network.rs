@@ -1,13 +1,15 @@
-//! A network that replaces the machine's in a simulation: makes connections, and decides what
-//! becomes of their bytes.
+//! A network that replaces the machine's: makes connections, and decides what becomes of their
+//! bytes.
 //!
-//! It stands in place of TCP, below the counter and TLS; everything above is the same, so that the
-//! real client is simulated.
+//! In a simulation it stands in place of TCP, below the counter and TLS; everything above is the
+//! same, so that the real client is simulated. Connections to a [relay](super::relay) are made by
+//! one, too.
 
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use ureq::config::Config;
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, TcpConnector, Transport,
 };
@@ -63,10 +65,7 @@ impl Connector<()> for NetworkConnector {
         let Some(network) = &self.network else {
             return Ok(self.machine.connect(details, chained)?.map(Either::B));
         };
-        let transport = BroughtTransport {
-            connection: network.connect()?,
-            buffers: LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size()),
-        };
+        let transport = BroughtTransport::new(network.connect()?, details.config);
         Ok(Some(Either::A(transport)))
     }
 }
@@ -76,6 +75,15 @@ impl Connector<()> for NetworkConnector {
 pub(super) struct BroughtTransport {
     connection: Box<dyn Connection>,
     buffers: LazyBuffers,
+}
+
+impl BroughtTransport {
+    pub(super) fn new(connection: Box<dyn Connection>, config: &Config) -> Self {
+        Self {
+            connection,
+            buffers: LazyBuffers::new(config.input_buffer_size(), config.output_buffer_size()),
+        }
+    }
 }
 
 /// The library's error for a wait that was too long.

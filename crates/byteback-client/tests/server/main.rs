@@ -5,6 +5,7 @@
 //! | `client` | what is repeated, what is not, what is counted |
 //! | `line` | calls on a connection that stands |
 //! | `listening` | a folder's batches, heard of as they are applied |
+//! | `relay` | calls on the line of another process |
 //! | `tls` | certificates, pinned and signed |
 
 #![allow(
@@ -19,4 +20,5 @@
 mod client;
 mod line;
 mod listening;
+mod relay;
 mod tls;

@@ -1,6 +1,7 @@
 //! Beginning and end of a server, and the clients that it admits.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -40,6 +41,28 @@ fn dropping_a_server_leaves_no_thread_no_socket_and_no_cut() {
     }
     assert_eq!(Client::connect(&served.socket()).unwrap_err().kind, ErrorKind::Gone);
     drop(silent);
+}
+
+#[test]
+fn connection_becomes_a_line_if_the_service_has_one() {
+    let mut served = Served::new();
+    assert_eq!(Client::line(&served.socket()).unwrap_err().kind, ErrorKind::Refused);
+    served.tree.write(1, b"file", vec![Ok(vec![1])]);
+    let mut lines: Vec<_> = (0..Limits::DEFAULT.peers_max + 3)
+        .map(|_| Client::line(&served.socket()).unwrap())
+        .collect();
+    // Lines do not count as connections, and outlive the server that handed them over.
+    served.client().status().unwrap();
+    let started = Instant::now();
+    served.server = None;
+    assert!(started.elapsed() < Duration::from_secs(4), "lines were waited for");
+    for (number, line) in lines.iter_mut().enumerate() {
+        let said = [number as u8; 3];
+        line.write_all(&said).unwrap();
+        let mut heard = [0xff; 3];
+        line.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, said);
+    }
 }
 
 #[test]

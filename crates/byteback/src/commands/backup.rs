@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use byteback_backup::{BackupOptions, BackupReport, DeltaChoice, backup};
+use byteback_backup::{BackupError, BackupOptions, BackupReport, DeltaChoice, backup};
+use byteback_client::ClientOptions;
+use byteback_control::ErrorKind;
 use byteback_host::durable::{DirLock, DurableDir, RealDir};
 use byteback_model::ByteString;
 use clap::{Args, ValueEnum};
@@ -14,6 +16,7 @@ use serde::Serialize;
 
 use crate::commands::explain;
 use crate::consumer_notes;
+use crate::daemon_line::DaemonLine;
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::held_back;
@@ -114,10 +117,14 @@ pub(super) fn own_directory(path: &Path, what: &str, settings: &Settings) -> Opt
 
 pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()> {
     let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
-    let (server, credentials) = settings.connect(&binding.repository.server, Some(&binding))?;
+    let (server, credentials) = settings.connect_with(&binding.repository.server, Some(&binding), |options| {
+        let relay = (!settings.names_issuers()).then(|| DaemonLine::of(&folder));
+        ClientOptions { relay, ..options }
+    })?;
+    server.keep_line();
     let interrupt = Interrupt::watch()?;
     let progress = Progress::new(settings, "backup", Some(interrupt));
-    let owner = Owner::of(&folder, settings, &progress)?;
+    let mut owner = Owner::of(&folder, settings, &progress)?;
     let path = Path::new(folder.path()).join("checksums");
     let checksums = binding
         .block_checksums
@@ -152,14 +159,26 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
     if let Some(held) = byteback_daemon::presence::held_back(&folder)?.filter(|_| owner.is_mounted()) {
         held_back::warn(&folder, held.doubt, settings.output);
     }
-    consumer_notes::warn(&owner.service().status()?.consumers, &folder, settings.output);
-    let report = backup(
-        owner.service(),
-        &server,
-        &binding.repository.folder,
-        &options,
-        &progress,
-    );
+    let saved = |owner: &Owner| {
+        consumer_notes::warn(&owner.service().status()?.consumers, &folder, settings.output);
+        backup(
+            owner.service(),
+            &server,
+            &binding.repository.folder,
+            &options,
+            &progress,
+        )
+    };
+    let mut report = saved(&owner);
+    if owner.is_mounted() && report.as_ref().is_err_and(is_daemon_gone) {
+        // The folder is still there; its next owner knows from the log what this attempt left
+        // behind.
+        settings
+            .output
+            .warn("the folder's daemon ended while its folder was being backed up; beginning again without it");
+        owner = Owner::of(&folder, settings, &progress)?;
+        report = saved(&owner);
+    }
     progress.finish();
     let report = report?;
     let output = settings.output;
@@ -188,6 +207,11 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
     } else {
         Err(CommandError::Reported(Exit::SourceUnreadable))
     }
+}
+
+/// Whether the connection to the folder's daemon ended: it was unmounted, or killed.
+fn is_daemon_gone(error: &BackupError) -> bool {
+    matches!(error, BackupError::Tree(error) if error.kind == ErrorKind::Gone)
 }
 
 struct HumanSummary<'a> {

@@ -23,6 +23,7 @@ use crate::background::{self, StartMessage, Started, Starter};
 use crate::binding::Binding;
 use crate::configuration::GranularityName;
 use crate::consumer_notes;
+use crate::daemon_line;
 use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
@@ -251,6 +252,8 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
 
     let mut child: Vec<OsString> = vec!["--state-dir".into(), settings.state_root()?.into()];
+    // The daemon reaches the server, too, for the backups of its folder.
+    child.extend(settings.passed_on());
     child.extend(["mount".into(), "--detached".into()]);
     child.extend(arguments.passed_on());
     if let Some(at) = &at {
@@ -374,7 +377,7 @@ pub(super) fn start(
     mode: Mode,
     (log_options, undo, checksums): (LogOptions, Option<UndoOptions>, Option<ChecksumOptions>),
     (live, on_doubt): (Option<LiveOptions>, OnDoubt),
-    slot: &Slot,
+    (settings, slot): (&Settings, &Slot),
     compared: &mut dyn FnMut(u64),
 ) -> Result<(Daemon, Ready)> {
     let mut options = DaemonOptions::new(MountOptions {
@@ -390,6 +393,7 @@ pub(super) fn start(
     options.live = live;
     let tree = tracked_folder::open_to_mount(&folder, log_options, undo, on_doubt, compared)?;
     let daemon = Daemon::start(tree, &options)?;
+    daemon_line::lend(&daemon, &folder, settings);
     *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(daemon.mount()));
     let scan: &ScanReport = daemon.tree().scan_report();
     let unreadable = scan.unreadable.iter().map(|(names, error)| {
@@ -442,7 +446,7 @@ fn run_foreground(
         arguments.mode,
         options,
         (None, OnDoubt::Note),
-        &slot,
+        (settings, &slot),
         &mut |nodes| progress.compared(nodes),
     )?;
     progress.finish();
@@ -478,7 +482,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
             arguments.mode,
             options,
             (None, OnDoubt::Note),
-            &slot,
+            (settings, &slot),
             &mut compared,
         )
     })();

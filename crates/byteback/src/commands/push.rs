@@ -66,6 +66,7 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
     let exclude = arguments.plain.exclude()?;
     let url = &arguments.url;
     let (server, credentials) = arguments.plain.connect(&url.repository, None, settings)?;
+    server.keep_line();
     let dry_run = arguments.plain.dry_run;
     let kept = match dry_run {
         true => None,

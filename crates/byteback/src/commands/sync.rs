@@ -301,7 +301,7 @@ fn start(
         mount::Mode::Exact,
         options,
         (Some(live), arguments.on_doubt()),
-        slot,
+        (settings, slot),
         compared,
     )?;
     let spec = SyncSpec {

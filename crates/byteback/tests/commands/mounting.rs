@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -254,6 +254,55 @@ fn mount_and_backup_wait_for_a_daemon_that_is_ending() {
             world.on_tree("mount", &[]).ends_with(0);
         }
     }
+}
+
+#[test]
+fn backups_of_a_mounted_folder_share_the_daemons_connection() {
+    let world = World::mounted();
+    let file = world.tree().join("a");
+    fs::write(&file, noise(1, 100_000)).unwrap();
+    let backup = |round: u64| {
+        let file = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        file.write_all_at(&noise(round, 100), round * 1000).unwrap();
+        let report = world.backup();
+        let wire = |way: &str| report["wire"][way].as_u64().unwrap();
+        (wire("sent"), wire("received"))
+    };
+    let first = backup(2);
+    for round in 3..6 {
+        let (sent, received) = backup(round);
+        // The content, and no handshake.
+        assert!((100..700).contains(&sent), "{sent}, at first {first:?}");
+        assert!((1..500).contains(&received), "{received}, at first {first:?}");
+    }
+    // Where the command says whom to trust, the daemon's connection is not used.
+    let issuers = world.path("issuers");
+    fs::write(&issuers, "").unwrap();
+    world
+        .on_tree("backup", &["--cacert", issuers.to_str().unwrap()])
+        .ends_with(1)
+        .says("no certificate");
+    world.assert_restores("latest");
+}
+
+#[test]
+fn backup_whose_daemon_is_killed_goes_on_without_it() {
+    let world = World::mounted();
+    let tree = world.tree();
+    // Enough to be at work for a while.
+    fs::write(tree.join("a"), noise(1, 64 << 20)).unwrap();
+    let daemon = world.daemon_pid();
+    let backup = world
+        .command(&["backup", "--json", tree.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_millis(150));
+    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    ended("backup", backup).ends_with(0);
+    world.on_tree("backup", &[]).ends_with(0);
+    world.assert_restores("latest");
 }
 
 #[test]

@@ -239,11 +239,12 @@ impl Byteback {
         on_status: impl Fn(Status) + Send,
     ) -> Result<Backup, SuiteError> {
         let (server_before, daemon_before) = (server.process.cost()?, mount.cost()?);
-        let wire_before = server.proxy.settled()?;
+        // The daemon keeps its connection to the server.
+        let wire_before = server.proxy.quiet()?;
         let mut command = self.command();
         command.args(["backup", "--json"]).arg(&mount.folder);
         let finished = run_watched(&mut command, move |line| tell_status(line, &on_status))?;
-        let wire = server.proxy.settled()?.since(wire_before);
+        let wire = server.proxy.quiet()?.since(wire_before);
         Ok(Backup {
             summary: summary(&finished)?,
             command: finished.cost,

@@ -24,6 +24,8 @@ const BUFFER_BYTES: usize = 128 * 1024;
 const SLICE_BYTES: usize = 8 * 1024;
 /// The time that a connection may take to close after its client has ended.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Silence after which nothing is on its way any more.
+const QUIET: Duration = Duration::from_millis(20);
 
 /// Bytes that were passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +138,24 @@ impl CountingProxy {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(self.so_far())
+    }
+
+    /// The total traffic, once nothing has passed for a while: of clients that have ended, while
+    /// connections of their daemons stand.
+    pub(crate) fn quiet(&self) -> Result<Wire, SuiteError> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let mut before = self.so_far();
+        loop {
+            thread::sleep(QUIET);
+            let now = self.so_far();
+            if now == before {
+                return Ok(now);
+            }
+            if Instant::now() > deadline {
+                return Err("the traffic through the proxy goes on after its client has ended".into());
+            }
+            before = now;
+        }
     }
 
     /// The traffic so far, while clients may still be active.

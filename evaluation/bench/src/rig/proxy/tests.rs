@@ -54,6 +54,17 @@ fn every_byte_is_passed_on_and_counted() {
 }
 
 #[test]
+fn quiet_traffic_is_told_while_a_connection_stands() {
+    let proxy = CountingProxy::start(doubling_server()).unwrap();
+    let standing = TcpStream::connect(proxy.address()).unwrap();
+    (&standing).write_all(&[7; 1000]).unwrap();
+    let to_server = || proxy.quiet().unwrap().to_server;
+    assert_eq!(to_server(), 1000);
+    (&standing).write_all(&[7; 10]).unwrap();
+    assert_eq!(to_server(), 1010);
+}
+
+#[test]
 fn a_dead_server_closes_the_clients_connection() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
