@@ -23,6 +23,8 @@ pub(crate) struct TreeReader<'a> {
     server: &'a ServerClient,
     folder: &'a FolderName,
     at: Seq,
+    /// The root, if it is known: it is asked for without its ID, which is longer than the question.
+    root: Option<FileId>,
     /// Directories met so far.
     visited: HashSet<FileId>,
 }
@@ -33,8 +35,14 @@ impl<'a> TreeReader<'a> {
             server,
             folder,
             at,
+            root: None,
             visited: HashSet::new(),
         }
+    }
+
+    /// The same for a reader of a folder whose root is known.
+    pub(crate) fn with_root(self, root: Option<FileId>) -> Self {
+        Self { root, ..self }
     }
 
     /// The node at `path` below the root.
@@ -73,7 +81,11 @@ impl<'a> TreeReader<'a> {
         let mut last: Option<Vec<u8>> = None;
         let mut cursor: Option<String> = None;
         loop {
-            let page = self.page(TreePlace::Node(dir), cursor.as_deref())?;
+            let place = match self.root == Some(dir) {
+                true => TreePlace::Path(b""),
+                false => TreePlace::Node(dir),
+            };
+            let page = self.page(place, cursor.as_deref())?;
             if page.node.id != dir || page.node.attributes.kind != NodeKind::Directory {
                 return Err(BackupError::hostile(format!(
                     "directory {dir} was requested, another node came"

@@ -69,6 +69,8 @@ struct Name<'d> {
 pub(super) struct Comparison<'a, 'scope, 'env> {
     job: &'a Job<'a>,
     record: &'a Record,
+    /// The folder's root.
+    root: Option<FileId>,
     /// `None`: nothing is sent, only counted.
     stream: Option<PartStream<'scope, 'env>>,
     contents: ContentSender<'a>,
@@ -106,6 +108,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Self {
             job,
             record,
+            root: None,
             stream,
             contents: ContentSender::new(
                 base,
@@ -138,6 +141,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     /// Compares the source with its place.
     pub(super) fn run(&mut self, local: &LocalNode, place: &Place) -> Result<()> {
         self.device = local.stat.dev;
+        self.root = Some(place.root);
         self.at_server.clone_from(&place.path);
         for (id, above) in &place.missing {
             let attributes = made_directory(self.record.begun().created_ns);
@@ -399,7 +403,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
 
     /// Reads the server's directories.
     fn reader(&self) -> TreeReader<'a> {
-        TreeReader::new(self.job.server, self.job.folder, self.record.begun().base_seq)
+        let reader = TreeReader::new(self.job.server, self.job.folder, self.record.begun().base_seq);
+        reader.with_root(self.root)
     }
 
     /// Compares a name here with the server's; returns a directory that is to be looked into.

@@ -63,7 +63,10 @@ pub(super) fn destination(job: &Job<'_>, begun: &Begun, is_directory: bool) -> R
         _ => (&names[..], (!is_directory).then_some(own_name)),
     };
     let mut path = Vec::new();
-    let mut dir_node = node_at(b"")?;
+    let mut dir_node = match names.is_empty() {
+        true => there,
+        false => node_at(b"")?,
+    };
     let root = dir_node.as_ref().map_or_else(|| begun.node_id(b""), |node| node.id);
     let mut missing = Vec::new();
     let mut dir = root;
