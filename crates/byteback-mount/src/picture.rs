@@ -26,6 +26,7 @@
 mod frozen;
 mod keep;
 mod piece;
+mod source;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -44,6 +45,7 @@ use crate::live::{LiveTree, open_for_reading};
 pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
 use piece::{PieceRead, next_piece};
+use source::{FoundInodes, Source};
 
 /// A file that loses its name is copied if at most this much of it is still needed; otherwise its
 /// descriptor is kept, which costs no copy but one of a limited number of descriptors.
@@ -232,6 +234,7 @@ pub struct Picture {
     read_bytes: AtomicU64,
     /// Descriptors of removed files that are held.
     held_files: AtomicUsize,
+    found: FoundInodes,
     integrity: OnceLock<Arc<Integrity>>,
 }
 
@@ -337,14 +340,6 @@ impl NodeState {
     }
 }
 
-/// Where a node's content comes from, beside what was kept.
-#[derive(Debug)]
-enum Source {
-    /// From nowhere: all was kept.
-    Kept,
-    File(Inode),
-}
-
 impl Picture {
     /// A picture that keeps its old bytes in an unnamed file in `dir`, whatever room that leaves.
     #[cfg(test)]
@@ -378,6 +373,7 @@ impl Picture {
             lost: Mutex::new(None),
             read_bytes: AtomicU64::new(0),
             held_files: AtomicUsize::new(0),
+            found: FoundInodes::default(),
             integrity: OnceLock::new(),
         })
     }
@@ -549,14 +545,20 @@ impl Picture {
         if let Some(attributes) = known(&state.lock())? {
             return Ok(attributes);
         }
-        let found = find(live, node);
+        let found = source::find(live, node);
         // Changed meanwhile: then they were saved before.
         let state = state.lock();
         if let Some(attributes) = known(&state)? {
             return Ok(attributes);
         }
-        let attributes = NodeAttributes::read(&found?).map_err(|source| PictureError::Node { source })?;
+        let found = found?;
+        let attributes = NodeAttributes::read(&found).map_err(|source| PictureError::Node { source })?;
         self.check()?;
+        drop(state);
+        // A reader asks for attributes first, and for the content soon after that.
+        if attributes.stat.kind == NodeKind::File {
+            self.found.keep(node, found);
+        }
         Ok(attributes)
     }
 
@@ -575,7 +577,7 @@ impl Picture {
     ) -> Result<(), PictureError> {
         self.check()?;
         let visit = self.visit(node)?;
-        let source = source(live, &visit.state, node)?;
+        let source = self.source(live, &visit.state, node)?;
         self.read_ranges((node, &visit.state), &source, ranges, true, sink)?;
         let mut state = visit.state.lock();
         let size = size_of(&state, &source)?;
@@ -732,47 +734,6 @@ fn not_held() -> PictureError {
 fn not_in_picture() -> PictureError {
     PictureError::Node {
         source: io::Error::new(io::ErrorKind::NotFound, "not part of this picture"),
-    }
-}
-
-/// Where the content of a node is read from. Looking for the file may wait for changes under way,
-/// and these for the node's lock: it is not held meanwhile.
-fn source(live: &LiveTree, shared: &Mutex<NodeState>, node: NodeId) -> Result<Source, PictureError> {
-    let failed = |source| PictureError::Node { source };
-    let saved = || {
-        let state = shared.lock();
-        match &state.fd {
-            _ if state.is_kept_whole => Ok(Some(Source::Kept)),
-            Some(fd) => fd.try_clone().map(|fd| Some(Source::File(fd))),
-            None => Ok(None),
-        }
-    };
-    let found = match saved().map_err(failed)? {
-        Some(saved) => saved,
-        None => {
-            let found = find(live, node);
-            match saved().map_err(failed)? {
-                // Removed meanwhile.
-                Some(saved) => saved,
-                None => Source::File(found?),
-            }
-        }
-    };
-    match found {
-        Source::Kept => Ok(Source::Kept),
-        Source::File(fd) => open_for_reading(&fd).map(Source::File).map_err(failed),
-    }
-}
-
-/// A descriptor of a node, by its name.
-fn find(live: &LiveTree, node: NodeId) -> Result<Inode, PictureError> {
-    let failed = |source| PictureError::Node { source };
-    match live.find(node).map_err(failed)? {
-        Some((fd, _)) => Ok(fd),
-        None => Err(failed(io::Error::new(
-            io::ErrorKind::NotFound,
-            "it was removed, and its content was not kept",
-        ))),
     }
 }
 

@@ -19,7 +19,7 @@ use byteback_model::NodeId;
 use parking_lot::Mutex;
 
 use super::keep::KeptBytes;
-use super::{Content, NodeState, Picture, PictureError, Source, not_in_picture, size_of, source};
+use super::{Content, NodeState, Picture, PictureError, Source, not_in_picture, size_of};
 use crate::live::LiveTree;
 
 /// The entry of a node during a visit.
@@ -112,7 +112,7 @@ impl Picture {
     ) -> Result<(), PictureError> {
         self.check()?;
         let visit = self.visit(node)?;
-        let source = source(live, &visit.state, node)?;
+        let source = self.source(live, &visit.state, node)?;
         self.read_ranges((node, &visit.state), &source, ranges, false, sink)
     }
 
@@ -153,7 +153,7 @@ impl Picture {
         let source = {
             let visit = self.visit(node)?;
             visit.state.lock().check()?;
-            source(live, &visit.state, node)?
+            self.source(live, &visit.state, node)?
         };
         Ok(FrozenFile {
             picture: Arc::clone(self),

@@ -135,6 +135,11 @@ impl TestBed {
     }
 }
 
+/// Waits until the disk has what was written before: the next step's syncs would wait for it.
+fn rest() {
+    rustix::fs::sync();
+}
+
 fn ours(test_bed: &TestBed) -> Result<Measures, SuiteError> {
     let round = test_bed.scratch.folder("ours")?;
     let below = |name: &str| -> Result<PathBuf, SuiteError> {
@@ -146,6 +151,7 @@ fn ours(test_bed: &TestBed) -> Result<Measures, SuiteError> {
     let byteback = Byteback::locate(home.clone())?;
     let server = byteback.serve(&store)?;
     byteback.init(&server, &test_bed.folder, SUITE)?;
+    rest();
     let started = Instant::now();
     let mount = byteback.mount(&test_bed.folder, Some(&point))?;
     let mount_s = started.elapsed().as_secs_f64();
@@ -155,6 +161,7 @@ fn ours(test_bed: &TestBed) -> Result<Measures, SuiteError> {
     let snapshot = second.summary.snapshot_id.or(first.summary.snapshot_id);
     let restored = round.join("restored");
     let snapshot = snapshot.ok_or("a backup made no snapshot")?;
+    rest();
     let restore = byteback.restore(&test_bed.folder, snapshot, &restored, |_| ())?;
     test_bed.check(OURS, &restored)?;
     mount.unmount()?;
@@ -186,8 +193,10 @@ fn theirs(test_bed: &TestBed) -> Result<Measures, SuiteError> {
         fs::create_dir(folder)?;
     }
     let restic = Restic::create(&repository, &cache)?;
+    rest();
     let first = restic.backup(&test_bed.folder)?;
     let second = restic.backup(&test_bed.folder)?;
+    rest();
     let (restored, restore) = restic.restore(&test_bed.folder, &target)?;
     test_bed.check(PEER, &restored)?;
     let measures = Measures::from([
