@@ -23,7 +23,7 @@ use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -33,6 +33,7 @@ use tempfile::TempDir;
 struct FillableSegments {
     inner: SegmentFiles,
     room: Arc<AtomicI64>,
+    read_bytes: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -50,7 +51,9 @@ impl Segments for FillableSegments {
     }
 
     fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError> {
-        self.inner.read(frame, stored)
+        self.inner.read(frame, stored)?;
+        self.read_bytes.fetch_add(stored.len() as u64, Ordering::SeqCst);
+        Ok(())
     }
 
     fn rewrite(&self, frame: &FrameRef, stored: &[u8]) -> Result<bool, StoreError> {
@@ -118,6 +121,8 @@ pub struct Rig {
     pub cutter: Arc<Cutter>,
     /// Number of frames that still fit onto the server's disk; below 0: any number.
     pub room: Arc<AtomicI64>,
+    /// Stored bytes of contents that the server has read, for whatever reason.
+    pub read_bytes: Arc<AtomicU64>,
     serving: Mutex<Option<(Store, ServerHandle)>>,
     serving_at: Arc<Mutex<SocketAddr>>,
     pub temp: TempDir,
@@ -127,7 +132,7 @@ pub struct Rig {
     pub token: String,
 }
 
-fn open_store(data: &Path, room: &Arc<AtomicI64>, limits: StoreLimits) -> Store {
+fn open_store(data: &Path, (room, read_bytes): (&Arc<AtomicI64>, &Arc<AtomicU64>), limits: StoreLimits) -> Store {
     let dir = RealDir::create(data).unwrap();
     let catalog = SqliteCatalog::open(data.join("catalog.sqlite")).unwrap();
     let used = catalog.read().unwrap().segment_id_max().unwrap();
@@ -137,6 +142,7 @@ fn open_store(data: &Path, room: &Arc<AtomicI64>, limits: StoreLimits) -> Store 
         segments: Arc::new(FillableSegments {
             inner,
             room: Arc::clone(room),
+            read_bytes: Arc::clone(read_bytes),
         }),
         clock: Arc::new(RealClock),
         randomness: Arc::new(RealRandomness),
@@ -171,7 +177,8 @@ impl Rig {
     ) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let room = Arc::new(AtomicI64::new(-1));
-        let store = open_store(&temp.path().join("data"), &room, StoreLimits::default());
+        let read_bytes = Arc::default();
+        let store = open_store(&temp.path().join("data"), (&room, &read_bytes), StoreLimits::default());
         let server = serve(&store);
         let cutter = Arc::new(Cutter::default());
         cutter.heal();
@@ -193,6 +200,7 @@ impl Rig {
             options,
             cutter,
             room,
+            read_bytes,
             serving: Mutex::new(Some((store, server))),
             serving_at,
             temp,
@@ -237,7 +245,7 @@ impl Rig {
             server.shutdown().unwrap();
             drop(store);
         }
-        let store = open_store(&self.data(), &self.room, limits);
+        let store = open_store(&self.data(), (&self.room, &self.read_bytes), limits);
         let server = serve(&store);
         *self.serving_at.lock().unwrap() = server.address();
         *serving = Some((store, server));

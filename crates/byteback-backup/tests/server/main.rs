@@ -9,6 +9,7 @@
 //! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
 //! | `hostile` | answers that no honest server gives |
 //! | `many_files` | restores of many small files, whose contents come in streams |
+//! | `many_versions` | a file that was saved very often costs as one that was saved once |
 //! | `pushing_equal` | pushes of trees most of which is equal at the server |
 //! | `pushing_moves` | files and directories that were moved or copied between pushes |
 //! | `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
@@ -38,6 +39,7 @@ mod faults;
 mod following;
 mod hostile;
 mod many_files;
+mod many_versions;
 mod model;
 mod on_btrfs;
 mod overwritten;
