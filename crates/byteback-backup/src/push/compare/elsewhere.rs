@@ -76,7 +76,8 @@ impl Comparison<'_, '_, '_> {
                 Some(entry) if is_same && is_moved => wanted.push((entry.node.id, stat.size)),
                 Some(_) if is_same => {}
                 _ => {
-                    let alike = self.elsewhere.known.alike(stat.size, stat.mtime_ns);
+                    let own = there.map(|entry| entry.node.id);
+                    let alike = self.alike((stat.size, stat.mtime_ns), own);
                     wanted.extend(alike.into_iter().map(|id| (id, stat.size)));
                 }
             }

@@ -56,10 +56,8 @@ impl Comparison<'_, '_, '_> {
         for some in files.chunks(DIGESTS_MAX) {
             let mut wanted = Vec::new();
             for later in some {
-                let alike = match self.elsewhere.is_sought {
-                    true => self.elsewhere.known.alike(later.size, later.mtime_ns),
-                    false => Vec::new(),
-                };
+                let own = later.there.as_ref().map(|entry| entry.node.id);
+                let alike = self.alike((later.size, later.mtime_ns), own);
                 wanted.extend(alike.into_iter().map(|id| (id, later.size)));
             }
             self.prepare(&wanted)?;
