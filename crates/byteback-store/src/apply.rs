@@ -146,13 +146,14 @@ impl Store {
         for sheet in last.records.as_slice() {
             records_of(sheet).try_for_each(|record| apply.record(record?))?;
         }
+        let folder = apply.folder.id;
         let row = apply.finish()?;
         catalog.delete_staged_parts(last.key)?;
         last.is_kept = true;
         catalog.commit()?;
         for rows in proven.into_iter().flat_map(|proven| proven.kept) {
             // Sums that could not be kept are computed again; the batch is applied.
-            let _ = rows.write_committed(self);
+            let _ = rows.write_committed(self, folder);
         }
         Ok(applied(&row, false))
     }

@@ -13,8 +13,8 @@
 //! costs what the batch changes. New sums are kept once the batch is committed.
 //!
 //! Contents that follow those of another file ([`ContentBase::Of`]) are compared in the same way,
-//! with the kept sums of that file. Sums of the new file are not kept yet: it has no number before
-//! the batch is applied.
+//! with the kept sums of that file, and so are their own sums kept: a program that saves by a new
+//! file does so again.
 //!
 //! A proof by the bytes reads whole contents, or the ranges that it is of. All this happens before
 //! the transaction that applies the batch. The contents seen here are those that are applied: the
@@ -36,7 +36,7 @@ use crate::sheets::records_of;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
 use crate::sums::Purpose;
-use crate::sums::keep::{Keeper, KeptRows, WAITING_ROWS_MAX};
+use crate::sums::keep::{Keeper, KeptRows, RowsOf, WAITING_ROWS_MAX};
 use crate::sums::reader::{LeafReader, Leaves};
 use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DIGEST_LEN};
@@ -293,15 +293,13 @@ impl Store {
         kind: LeafKind,
         kept: &mut Vec<KeptRows>,
     ) -> Result<Option<[u8; DIGEST_LEN]>, StoreError> {
-        let (summed, node) = (
-            content.summed,
-            content.node.filter(|node| content.summed == Some(*node)),
-        );
+        let of = content.node.map_or(RowsOf::NewFile(content.pending.file), RowsOf::Node);
+        let summed = content.summed;
         let (resolver, len) = self.resolver(content)?;
         let waiting: usize = kept.iter().map(KeptRows::len).sum();
         let rows_max = WAITING_ROWS_MAX.saturating_sub(waiting);
-        let keeper = node.map(|node| Keeper::of_uncommitted(self, node, kind, len, rows_max));
-        let mut leaves = LeafReader::new(self, kind, summed, (resolver, len), keeper, Purpose::Proof)?;
+        let keeper = Keeper::of_uncommitted(self, of, kind, len, rows_max);
+        let mut leaves = LeafReader::new(self, kind, summed, (resolver, len), Some(keeper), Purpose::Proof)?;
         let mut digest = LeafDigest::new(kind, len);
         while let Some(next) = leaves.next()? {
             match next {

@@ -6,10 +6,12 @@
 //! for a signature does not fail for that.
 
 use super::CHUNK_LEN;
+use super::chunk::{ChunkKey, KeptChunk, LeafSum, Sources};
 use crate::error::StoreError;
-use crate::numbers::{ChunkNumber, NodeNumber};
+use crate::numbers::{ChunkNumber, FolderNumber, NodeNumber};
 use crate::store::Store;
 use byteback_delta::leaves::LeafKind;
+use byteback_model::FileId;
 
 /// Rows that are written at once: about 600 KB.
 const ROWS_PER_TRANSACTION: usize = 64;
@@ -23,10 +25,23 @@ pub(crate) const WAITING_ROWS_MAX: usize = 1024;
 /// Shortest time between two notes of the use of a file's sums.
 const USE_NOTED_EVERY_NS: i64 = 60 * 1_000_000_000;
 
+/// The number in the keys of rows whose file has none yet; no node has it.
+const NO_NUMBER: NodeNumber = NodeNumber(0);
+
+/// The file that rows are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowsOf {
+    Node(NodeNumber),
+    /// A file that gets its number when its batch is committed.
+    NewFile(FileId),
+}
+
 /// Rows of one file that wait to be written.
 #[derive(Debug)]
 pub(crate) struct KeptRows {
+    /// [`NO_NUMBER`] for a new file.
     node: NodeNumber,
+    new_file: Option<FileId>,
     kind: LeafKind,
     rows: Vec<(ChunkNumber, Vec<u8>)>,
     /// Length of the contents in bytes.
@@ -47,19 +62,24 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// A keeper that writes rows as they come. The contents, of `len` bytes, are committed.
     pub(crate) fn of_committed(store: &Store, node: NodeNumber, kind: LeafKind, len: u64) -> Self {
-        Self::new(store, node, kind, len, None)
+        Self::new(store, RowsOf::Node(node), kind, len, None)
     }
 
     /// A keeper that holds back at most `rows_max` rows: the contents are not committed yet.
-    pub(crate) fn of_uncommitted(store: &Store, node: NodeNumber, kind: LeafKind, len: u64, rows_max: usize) -> Self {
-        Self::new(store, node, kind, len, Some(rows_max))
+    pub(crate) fn of_uncommitted(store: &Store, of: RowsOf, kind: LeafKind, len: u64, rows_max: usize) -> Self {
+        Self::new(store, of, kind, len, Some(rows_max))
     }
 
-    fn new(store: &Store, node: NodeNumber, kind: LeafKind, len: u64, waiting_max: Option<usize>) -> Self {
+    fn new(store: &Store, of: RowsOf, kind: LeafKind, len: u64, waiting_max: Option<usize>) -> Self {
+        let (node, new_file) = match of {
+            RowsOf::Node(node) => (node, None),
+            RowsOf::NewFile(file) => (NO_NUMBER, Some(file)),
+        };
         Self {
             store: store.clone(),
             kept: KeptRows {
                 node,
+                new_file,
                 kind,
                 rows: Vec::new(),
                 len,
@@ -69,10 +89,17 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn put(&mut self, chunk: ChunkNumber, row: Vec<u8>) {
+    /// Whether the rows are those of this node.
+    pub(crate) fn is_of(&self, node: Option<NodeNumber>) -> bool {
+        self.kept.new_file.is_none() && node == Some(self.kept.node)
+    }
+
+    /// Takes the sums of a chunk.
+    pub(crate) fn put(&mut self, chunk: ChunkNumber, sources: &Sources, sums: &[LeafSum]) {
         if self.has_stopped || self.waiting_max.is_some_and(|max| self.kept.rows.len() >= max) {
             return;
         }
+        let row = KeptChunk::encode(sources, sums, self.kept.key(chunk));
         self.kept.rows.push((chunk, row));
         if self.waiting_max.is_none() && self.kept.rows.len() >= ROWS_PER_TRANSACTION {
             self.has_stopped = !matches!(self.kept.write(&self.store), Ok(true));
@@ -99,11 +126,26 @@ impl KeptRows {
         self.rows.len()
     }
 
+    fn key(&self, chunk: ChunkNumber) -> ChunkKey {
+        ChunkKey {
+            node: self.node,
+            kind: self.kind,
+            chunk,
+        }
+    }
+
     /// Writes the rows that waited for the contents to be committed.
     ///
     /// # Errors
     /// The catalog fails. Nothing depends on the rows.
-    pub(crate) fn write_committed(mut self, store: &Store) -> Result<(), StoreError> {
+    pub(crate) fn write_committed(mut self, store: &Store, folder: FolderNumber) -> Result<(), StoreError> {
+        if let Some(file) = self.new_file {
+            match store.catalog().read()?.node_number(folder, file)? {
+                Some(node) => self.number(node)?,
+                // The batch brought its contents, and no node for them.
+                None => return Ok(()),
+            }
+        }
         while !self.rows.is_empty() {
             let later = self.rows.split_off(self.rows.len().min(ROWS_PER_TRANSACTION));
             if !self.write(store)? {
@@ -112,6 +154,21 @@ impl KeptRows {
             self.rows = later;
         }
         self.end(store)
+    }
+
+    /// Gives the rows the number that their file has got.
+    fn number(&mut self, node: NodeNumber) -> Result<(), StoreError> {
+        for (chunk, row) in &mut self.rows {
+            let key = ChunkKey {
+                node: self.node,
+                kind: self.kind,
+                chunk: *chunk,
+            };
+            let kept = KeptChunk::decode(row, key)?;
+            *row = KeptChunk::encode(&kept.sources, &kept.sums, ChunkKey { node, ..key });
+        }
+        (self.node, self.new_file) = (node, None);
+        Ok(())
     }
 
     /// Writes the gathered rows; false if there is no room for them.

@@ -139,8 +139,11 @@ impl LeafReader {
         let is_new = self.sum_unknown(&known, kept_sums)?;
         // A row of another length than the chunk has now is replaced, too.
         let is_new = is_new || kept.is_some_and(|kept| kept.sources.len_bytes() != chunk.len_bytes());
-        if let (true, Some(key), Some(keeper)) = (is_new && !self.sources.is_zeros(), key, &mut self.keeper) {
-            keeper.put(key.chunk, KeptChunk::encode(&self.sources, &self.sums, key));
+        if let Some(keeper) = &mut self.keeper
+            && (is_new || !keeper.is_of(self.node))
+            && !self.sources.is_zeros()
+        {
+            keeper.put(ChunkNumber(chunk.start() / CHUNK_LEN), &self.sources, &self.sums);
         }
         self.at = chunk.end();
         Ok(Some(Leaves::Sums(&self.sums)))

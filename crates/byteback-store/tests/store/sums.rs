@@ -10,7 +10,7 @@ use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::sim::SimDisk;
-use byteback_model::{ContentBase, ContentChange, FileId, NodeKind, NodeRecord, Totals};
+use byteback_model::{ContentBase, ContentChange, FileId, NameChange, NodeKind, NodeRecord, Totals};
 use byteback_store::model::{Proof, ProofOf};
 use byteback_store::sums::SumsCost;
 use byteback_store::{StoreError, StoreLimits};
@@ -55,18 +55,29 @@ pub(crate) fn by_sums(kind: LeafKind, content: &[u8]) -> Proof {
     }
 }
 
-/// A batch of one file, with a proof.
+/// A batch of [`FILE`], with a proof.
 fn send_proven(
     lab: &Lab,
     counter: u64,
     base_seq: u64,
+    content: (ContentBase, usize, &[Vec<u8>]),
+    proof: Option<Proof>,
+) -> Result<u64, StoreError> {
+    send_proven_of(lab, FILE, (counter, base_seq), content, proof)
+}
+
+/// A batch of one file, with a proof; another one than [`FILE`] gets its number for a name.
+fn send_proven_of(
+    lab: &Lab,
+    file: FileId,
+    (counter, base_seq): (u64, u64),
     (base, size, streams): (ContentBase, usize, &[Vec<u8>]),
     proof: Option<Proof>,
 ) -> Result<u64, StoreError> {
     let mut part = lab.part(counter);
     part.manifest(lab.manifest(counter, Some(base_seq)))?;
     part.node(NodeRecord {
-        id: FILE,
+        id: file,
         attributes: attributes(NodeKind::File, size as u64),
         content: Some(ContentChange {
             deltas: streams.len() as u32,
@@ -74,14 +85,22 @@ fn send_proven(
         }),
     })?;
     for stream in streams {
-        part.delta(FILE, &stream[..])?;
+        part.delta(file, &stream[..])?;
     }
     if let Some(proof) = &proof {
-        part.proof(FILE, proof.clone())?;
+        part.proof(file, proof.clone())?;
+    }
+    let is_named = file != FILE;
+    if is_named {
+        part.entry(NameChange {
+            parent: ROOT,
+            name: file.0.to_string().into_bytes().into(),
+            child: Some(file),
+        })?;
     }
     part.end(Totals {
         nodes: 1,
-        entries: 0,
+        entries: u64::from(is_named),
         deltas: streams.len() as u64,
         proofs: u64::from(proof.is_some()),
         directory_times: 0,
@@ -525,6 +544,33 @@ fn verification_tells_of_rows_that_do_not_decode() {
     assert_eq!(rows(&lab), 4);
     let root = lab.store.node("f", ROOT, None).unwrap();
     assert_eq!(root.attributes.kind, NodeKind::Directory);
+}
+
+#[test]
+fn sums_of_a_new_file_are_kept_by_its_proof() {
+    let mut rng = SplitMix64::new(5);
+    let lab = Lab::new(64 << 20);
+    let mut content = noise(1, 3 * MIB);
+    lab.first(&[(FILE.0, &content)]);
+    // Saved by new files, each from the one before.
+    let (mut from, mut kept) = (FILE, 0);
+    for save in 1..=12 {
+        let kind = LeafKind::ALL[(save % 3) as usize];
+        let (stream, new) = delta(&mut rng, &content);
+        let file = FileId(30 + u128::from(save));
+        let change = (ContentBase::Of(from), new.len(), &[stream][..]);
+        let sent = send_proven_of(&lab, file, (save + 1, save), change, Some(by_sums(kind, &new)));
+        assert_eq!(sent.unwrap(), save + 1);
+        let cost = cost_of(&lab, || assert!(is_right(&lab, file, save + 1, kind, &new)));
+        // Shorter contents have no sums that are kept.
+        if new.len() >= MIB / 4 {
+            assert_eq!(cost.signature_read_bytes, 0, "save {save}");
+            kept += 1;
+        }
+        (content, from) = (new, file);
+    }
+    assert!(kept > 6, "{kept} contents were long");
+    assert_eq!(verify(&lab), 0);
 }
 
 #[test]
