@@ -7,6 +7,7 @@ use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::random::{SplitMix64, noise};
+use byteback_host::sim::SimDisk;
 use byteback_host::sim::{CrashPhase, SimDisk};
 use byteback_model::{ContentBase, FileId, NodeKind};
 use byteback_store::catalog::Catalog;
@@ -157,7 +158,9 @@ fn file_of_500_versions_is_read_like_one() {
 fn a_year_of_backups_writes_at_most_twice_what_came() {
     const LEN: usize = 1 << 20;
     let backups = std::env::var("BYTEBACK_BACKUPS").map_or(2000, |n| n.parse().unwrap());
-    let lab = Lab::new(64 << 20);
+    let disk = SimDisk::new(1);
+    disk.set_capacity(1 << 34);
+    let lab = Lab::on(disk, 64 << 20);
     let mut content = noise(1, LEN);
     lab.first(&[(FILE, &content)]);
     let mut rng = SplitMix64::new(3);
