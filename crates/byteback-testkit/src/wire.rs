@@ -5,12 +5,13 @@
 //! test may do what it wants (such as kill a process); afterwards the connection is dropped along
 //! with the held bytes, and the wire is no longer armed.
 //!
-//! It reads HTTP without TLS.
+//! It reads HTTP without TLS, and the calls on lines.
 
 use crate::proxy::{Way, forward};
+use byteback_api::line::{Line, LineCall, Memory};
+use byteback_api::routes::Method;
 use std::io::Write;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Wire {
         let (connecting, passing) = (Arc::clone(&shared), Arc::clone(&shared));
         let address = forward(
             move || connecting.connect(),
-            move |is_commit: &AtomicBool, way, bytes, to| passing.pass(is_commit, way, bytes, to),
+            move |connection: &Connection, way, bytes, to| passing.pass(connection, way, bytes, to),
         );
         Self {
             url: format!("http://{address}"),
@@ -117,20 +118,10 @@ impl Shared {
         TcpStream::connect(address).ok()
     }
 
-    /// Passes bytes on. `is_commit` is whether the client's last message on this connection commits
-    /// a batch.
-    fn pass(&self, is_commit: &AtomicBool, way: Way, bytes: &[u8], mut to: &TcpStream) -> bool {
-        let may_pass = match way {
-            Way::ToServer => request_line(bytes).is_none_or(|request| {
-                is_commit.store(commits(&request), Ordering::SeqCst);
-                !commits(&request) || self.may_pass(Held::Request)
-            }),
-            Way::ToClient => {
-                // An interim answer (100 Continue) means nothing yet.
-                let is_final = bytes.starts_with(b"HTTP/1.1 2");
-                !is_final || !is_commit.load(Ordering::SeqCst) || self.may_pass(Held::Answer)
-            }
-        };
+    /// Passes bytes on.
+    fn pass(&self, connection: &Connection, way: Way, bytes: &[u8], mut to: &TcpStream) -> bool {
+        let held = connection.heard().hear(way, bytes);
+        let may_pass = held.is_none_or(|held| self.may_pass(held));
         if !may_pass {
             return false;
         }
@@ -157,6 +148,61 @@ impl Shared {
     }
 }
 
+/// What is remembered of a connection.
+#[derive(Default)]
+struct Connection(Mutex<Heard>);
+
+impl Connection {
+    fn heard(&self) -> std::sync::MutexGuard<'_, Heard> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// What was said on a connection so far.
+#[derive(Default)]
+struct Heard {
+    /// Whether the client's last message commits a batch.
+    is_commit: bool,
+    /// The server's end of a line, if the connection has become one.
+    line: Option<Line<Memory>>,
+}
+
+impl Heard {
+    /// The kind of message that begins with these bytes, if it is about a commit.
+    fn hear(&mut self, way: Way, bytes: &[u8]) -> Option<Held> {
+        match (way, &mut self.line) {
+            (Way::ToServer, Some(line)) => {
+                line.stream().feed(bytes);
+                let mut calls = 0;
+                while let Ok(Some(call)) = line.receive() {
+                    let call = LineCall::decode(&call).unwrap();
+                    self.is_commit = call.method == Method::Post && is_of_batch(call.target);
+                    calls += 1;
+                }
+                (calls > 0 && self.is_commit).then_some(Held::Request)
+            }
+            (Way::ToServer, None) => {
+                let request = request_line(bytes)?;
+                let (method, target) = request.split_once(' ')?;
+                let target = target.split(' ').next()?;
+                if target == "/v1/line" {
+                    self.line = Line::of_server(Memory::default()).ok();
+                }
+                self.is_commit = method == "POST" && is_of_batch(target);
+                self.is_commit.then_some(Held::Request)
+            }
+            (Way::ToClient, Some(_)) => {
+                if bytes.starts_with(b"HTTP/1.1 4") || bytes.starts_with(b"HTTP/1.1 5") {
+                    self.line = None;
+                }
+                self.is_commit.then_some(Held::Answer)
+            }
+            // An interim answer (100 Continue) means nothing yet.
+            (Way::ToClient, None) => (self.is_commit && bytes.starts_with(b"HTTP/1.1 2")).then_some(Held::Answer),
+        }
+    }
+}
+
 /// The first line of an HTTP request, if these bytes begin one.
 fn request_line(bytes: &[u8]) -> Option<String> {
     let line = bytes.split(|byte| *byte == b'\r').next()?;
@@ -164,9 +210,7 @@ fn request_line(bytes: &[u8]) -> Option<String> {
     line.ends_with("HTTP/1.1").then(|| line.to_owned())
 }
 
-/// Whether a request asks the server to apply a batch.
-fn commits(request: &str) -> bool {
-    let path = request.split(' ').nth(1).unwrap_or_default();
-    let path = path.split('?').next().unwrap_or_default();
-    request.starts_with("POST ") && path.contains("/batches/")
+/// Whether a target is that of a batch, which a `POST` asks the server to apply.
+fn is_of_batch(target: &str) -> bool {
+    target.split('?').next().unwrap_or_default().contains("/batches/")
 }

@@ -562,6 +562,10 @@ impl Write for Patient {
     }
 }
 
+/// A reader that knows the length of what it reads may go before the end was told. It is on its way
+/// then, and worth waiting for a little: another line costs more.
+const END_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The body of an answer on a line.
 struct LineBody {
     /// The line, until the answer has ended.
@@ -579,6 +583,22 @@ impl LineBody {
         if let Some((mut open, Some(leave))) = self.line.take() {
             open.heard = Some(Moment::now(&*self.clock));
             leave.give_back(open);
+        }
+    }
+}
+
+impl Drop for LineBody {
+    fn drop(&mut self) {
+        let is_read = self.taken >= self.piece.len();
+        if let Some((open, Some(_))) = &mut self.line
+            && is_read
+        {
+            open.line.stream().wait_at_most(END_TIMEOUT);
+            let message = receive(&mut open.line).unwrap_or_default();
+            let answer = LineAnswer::decode(&message, false);
+            if answer.is_ok_and(|answer| answer.is_last && answer.piece.is_empty()) {
+                self.ended();
+            }
         }
     }
 }

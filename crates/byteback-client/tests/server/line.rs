@@ -6,7 +6,7 @@ use byteback_backup::SnapshotSpec;
 use byteback_client::{ClientOptions, ServerClient, ServerErrorKind, ServerNews, TreePlace};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::random::SplitMix64;
-use byteback_model::NodeId;
+use byteback_model::{FileId, NodeId};
 use byteback_store::StoreLimits;
 use byteback_testkit::clients::{impatient, patient};
 use byteback_testkit::proxy::{Way, forward};
@@ -345,8 +345,12 @@ fn with_dishonest_line(say: impl Fn(&mut Line<TcpStream>) + Send + Sync + 'stati
 }
 
 fn said(body: &[u8], status: u16, is_last: bool) -> Vec<u8> {
+    said_as("application/json", body, status, is_last)
+}
+
+fn said_as(media: &str, body: &[u8], status: u16, is_last: bool) -> Vec<u8> {
     let mut headers = [None; HEADERS_MAX];
-    headers[0] = Some(("content-type", "application/json"));
+    headers[0] = Some(("content-type", media));
     LineAnswer {
         head: Some(AnswerHead { status, headers }),
         piece: body,
@@ -377,6 +381,35 @@ fn answers_that_break_the_rules_are_refused() {
     });
     let error = client.folders().unwrap_err();
     assert_eq!(error.kind, ServerErrorKind::Unreachable, "{error}");
+}
+
+#[test]
+fn line_is_kept_if_the_end_of_an_answer_comes_behind_it() {
+    let opened = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&opened);
+    let client = with_dishonest_line(move |line| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        line.send(&said(br#"{"folders":[]}"#, 200, true)).unwrap();
+        while let Ok(Some(_)) = line.receive() {
+            line.send(&said_as(byteback_api::MEDIA_DELTA, b"content", 200, false))
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            let end = LineAnswer {
+                head: None,
+                piece: b"",
+                is_last: true,
+            };
+            line.send(&end.encode()).unwrap();
+        }
+    });
+    client.folders().unwrap();
+    for _ in 0..3 {
+        let mut reader = client
+            .content(&"home".parse().unwrap(), FileId(1), 1, 0, &|_| true)
+            .unwrap();
+        reader.read_exact(&mut [0; 7]).unwrap();
+    }
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
 }
 
 #[test]
