@@ -3,7 +3,7 @@
 use std::io::{BufReader, BufWriter};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use byteback_extents::ByteRange;
@@ -79,22 +79,35 @@ impl Client {
     }
 
     /// Connects to the socket at `path` and makes of the connection one to the daemon's line
-    /// ([`TreeService::carry_line`]).
+    /// ([`TreeService::carry_line`]). The token of a server is going to be shown on it, so the
+    /// daemon has to be this user's.
     ///
     /// # Errors
-    /// As [`Client::connect`]; [`ErrorKind::Refused`] if the daemon has no line,
-    /// [`ErrorKind::Protocol`] if it does not know of any.
+    /// As [`Client::connect`]; [`ErrorKind::Refused`] if the daemon has no line, or is of another
+    /// user, [`ErrorKind::Protocol`] if it does not know of any.
     pub fn line(path: &Path) -> Result<UnixStream> {
         let client = Self::connect(path)?;
+        let is_own = |stream: &UnixStream| {
+            let peer = rustix::net::sockopt::socket_peercred(stream);
+            peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+        };
+        if !is_own(client.connection().input.get_ref()) {
+            let message = "the folder's daemon is another user's";
+            return Err(ServiceError::new(ErrorKind::Refused, message));
+        }
         client.order(&Request::Line)?;
         let connection = client.connection.into_inner().unwrap_or_else(PoisonError::into_inner);
         // The daemon says nothing more before the other end has begun.
         Ok(connection.input.into_inner())
     }
 
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        // A sink that panicked poisons the lock; `is_unusable` says what that means.
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ask(&self, request: &Request, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<Answer> {
-        // A sink that panicked poisons the lock; the flag says what that means for the connection.
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = self.connection();
         let Connection {
             input,
             output,

@@ -29,8 +29,8 @@ pub(crate) const ANSWER_LEN_MAX: u32 = 1 << 30;
 pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
-/// The version that both ends must speak. A change of a message that the other end would not
-/// understand is a new one; new fields with a default are none (see [`crate::messages`]).
+/// The version that both ends must speak. [`crate::messages`] says which changes of a message are a
+/// new one.
 const VERSION: u8 = 1;
 
 const KIND_HELLO: u8 = 0;

@@ -49,7 +49,7 @@ pub use server::{Server, socket_address};
 pub use service::{
     ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind, FileHistory, FinishReport,
     HELD_BLOCK_BYTES, Holder, NamedCut, NodeNames, Outcome, PastEvent, PastFile, PastMoment, Piece, Result,
-    ServiceError, TreeService, TreeStatus, not_synced,
+    ServiceError, TreeService, TreeStatus, no_line, not_synced,
 };
 pub use sync_status::{SIGN_OF_LIFE_S, SyncConflict, SyncLeftOut, SyncReceiving, SyncStatus, SyncUnusableRule};
 

@@ -9,6 +9,8 @@
 //! - A frame that cannot be understood is answered with an error of kind [`ErrorKind::Protocol`]. A
 //!   message that is not a request costs only that answer; after a malformed frame the connection
 //!   ends, as the start of the next one is unknown. Other connections notice nothing.
+//! - A connection that becomes a line to a server is handed over, and is none of these any more:
+//!   the service bounds their number.
 //! - An answer that fits no frame becomes an error; it does not end the connection.
 //! - **The end.** Dropping a [`Server`] refuses new connections, lets each request that is under
 //!   way be answered (for some seconds: a peer that does not read its answer is cut off then), and

@@ -689,10 +689,7 @@ pub trait TreeService: Send + Sync {
     /// # Errors
     /// [`ErrorKind::Refused`] if this process has no line.
     fn carry_line(&self, _connection: UnixStream) -> Result<()> {
-        Err(ServiceError::new(
-            ErrorKind::Refused,
-            "this process has no connection to a server",
-        ))
+        Err(no_line())
     }
 
     /// Opens a cut of the whole tree under a name, for programs that read files: only where the
@@ -771,6 +768,12 @@ fn no_undo() -> ServiceError {
 pub fn not_synced() -> ServiceError {
     let message = "this folder is not being synced; start with: byteback sync DIR";
     ServiceError::new(ErrorKind::Refused, message)
+}
+
+/// The error for a request that needs a line to a server where no process has one.
+#[must_use]
+pub fn no_line() -> ServiceError {
+    ServiceError::new(ErrorKind::Refused, "this process has no connection to a server")
 }
 
 fn no_named_cuts() -> ServiceError {

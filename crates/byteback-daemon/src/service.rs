@@ -549,7 +549,7 @@ impl TreeService for Service {
         let mut seen = Vec::new();
         let before_ns = self.tree.clock().now_ns();
         for node in nodes {
-            match picture.attributes(self.tree.live(), *node) {
+            match picture.attributes_before_content(self.tree.live(), *node) {
                 Ok(read) => {
                     seen.push((*node, Fence::of(&read.stat)));
                     answers.push(Ok(attributes_to_api(read)));

@@ -444,6 +444,7 @@ impl Picture {
             std::mem::take(&mut scope.nodes)
         };
         drop(nodes);
+        self.found.clear();
         self.kept.free();
     }
 
@@ -534,6 +535,30 @@ impl Picture {
     /// # Errors
     /// [`PictureError::Node`] if they cannot be read; [`PictureError::Lost`].
     pub fn attributes(&self, live: &LiveTree, node: NodeId) -> Result<NodeAttributes, PictureError> {
+        Ok(self.attributes_and_file(live, node)?.0)
+    }
+
+    /// The same for a reader that asks for the content soon after that: a file's descriptor is kept
+    /// for it.
+    ///
+    /// # Errors
+    /// As [`Picture::attributes`].
+    pub fn attributes_before_content(&self, live: &LiveTree, node: NodeId) -> Result<NodeAttributes, PictureError> {
+        let (attributes, found) = self.attributes_and_file(live, node)?;
+        if let Some(found) = found.filter(|_| attributes.stat.kind == NodeKind::File) {
+            self.found.keep(node, found);
+            // A picture that was lost meanwhile holds nothing.
+            self.check().inspect_err(|_| self.found.clear())?;
+        }
+        Ok(attributes)
+    }
+
+    /// The attributes, and the descriptor that they were read from, unless they were kept.
+    fn attributes_and_file(
+        &self,
+        live: &LiveTree,
+        node: NodeId,
+    ) -> Result<(NodeAttributes, Option<Inode>), PictureError> {
         self.check()?;
         let visit = self.visit(node)?;
         let state = &visit.state;
@@ -543,23 +568,18 @@ impl Picture {
             Ok(state.attributes.clone())
         };
         if let Some(attributes) = known(&state.lock())? {
-            return Ok(attributes);
+            return Ok((attributes, None));
         }
         let found = source::find(live, node);
         // Changed meanwhile: then they were saved before.
         let state = state.lock();
         if let Some(attributes) = known(&state)? {
-            return Ok(attributes);
+            return Ok((attributes, None));
         }
         let found = found?;
         let attributes = NodeAttributes::read(&found).map_err(|source| PictureError::Node { source })?;
         self.check()?;
-        drop(state);
-        // A reader asks for attributes first, and for the content soon after that.
-        if attributes.stat.kind == NodeKind::File {
-            self.found.keep(node, found);
-        }
-        Ok(attributes)
+        Ok((attributes, Some(found)))
     }
 
     /// Reads `ranges` of `node` as of the cut, clipped to its size then, and hands them to `sink`

@@ -148,7 +148,7 @@ impl Shared {
     }
 }
 
-/// What is remembered of a connection.
+/// The memory of a connection.
 #[derive(Default)]
 struct Connection(Mutex<Heard>);
 
@@ -158,7 +158,7 @@ impl Connection {
     }
 }
 
-/// What was said on a connection so far.
+/// The state of the talk on a connection.
 #[derive(Default)]
 struct Heard {
     /// Whether the client's last message commits a batch.

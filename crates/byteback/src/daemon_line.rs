@@ -2,8 +2,8 @@
 //!
 //! The daemon stays, and so does its connection: a small backup then costs no handshake, at either
 //! end. Both ends are here: [`lend`] in the daemon, [`DaemonLine`] in the command. Where the daemon
-//! does not carry calls (it has no token yet, it cannot reach the server, another command is at
-//! work), the command connects to the server by itself and nobody notices but the network.
+//! does not carry calls (it has no token yet, it cannot reach the server, it is of another user,
+//! another command is at work), the command connects to the server by itself.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,6 +15,7 @@ use byteback_control::{Client, ErrorKind, ServiceError};
 use byteback_daemon::{Daemon, StateFolder};
 
 use crate::binding::Binding;
+use crate::credentials::Credentials;
 use crate::error::{CommandError, Result};
 use crate::settings::Settings;
 
@@ -25,6 +26,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// longer connects again.
 const CALL_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// The daemon waits this long for a process that has not shown the token yet.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Most connections that are served, or wait for that.
+const CONNECTIONS_MAX: usize = 8;
+
 /// The daemon waits this long for a command that does not take its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -32,8 +39,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn lend(daemon: &Daemon, folder: &StateFolder, settings: &Settings) {
     let (folder, settings) = (folder.clone(), settings.clone());
     let kept = Mutex::new(None);
+    let connections = Arc::new(());
     daemon.carry_lines_with(Box::new(move |connection| {
         let refused = |why: String| ServiceError::new(ErrorKind::Refused, why);
+        let place = Arc::clone(&connections);
+        if Arc::strong_count(&place) > CONNECTIONS_MAX + 1 {
+            return Err(refused("too many commands use the connection to the server".to_owned()));
+        }
         let relay = {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             relay(&folder, &settings, &mut kept).map_err(|error| match error {
@@ -42,11 +54,16 @@ pub(crate) fn lend(daemon: &Daemon, folder: &StateFolder, settings: &Settings) {
             })?
         };
         connection
-            .set_read_timeout(Some(CALL_TIMEOUT))
+            .set_read_timeout(Some(OPENING_TIMEOUT))
             .and_then(|()| connection.set_write_timeout(Some(ANSWER_TIMEOUT)))
             .and_then(|()| {
-                // How it ends is seen at the other end.
-                let serve = move || drop(relay.serve(&connection));
+                let serve = move || {
+                    // If it cannot be set, the shorter timeout ends a line that could stay.
+                    let opened = || drop(connection.set_read_timeout(Some(CALL_TIMEOUT)));
+                    // How it ends is seen at the other end.
+                    drop(relay.serve(&connection, opened));
+                    drop(place);
+                };
                 std::thread::Builder::new().name("line-relay".to_owned()).spawn(serve)
             })
             .map_err(|error| refused(error.to_string()))?;
@@ -54,23 +71,37 @@ pub(crate) fn lend(daemon: &Daemon, folder: &StateFolder, settings: &Settings) {
     }));
 }
 
-/// The relay to the server that the folder is bound to now, with the token that counts now.
-fn relay(folder: &StateFolder, settings: &Settings, kept: &mut Option<Arc<LineRelay>>) -> Result<Arc<LineRelay>> {
+/// A relay, and what it was made of.
+struct Kept {
+    relay: Arc<LineRelay>,
+    credentials: Credentials,
+    issuers_pem: Option<Vec<u8>>,
+}
+
+/// The relay to the server that the folder is bound to now, with the token and the trust that count
+/// now.
+fn relay(folder: &StateFolder, settings: &Settings, kept: &mut Option<Kept>) -> Result<Arc<LineRelay>> {
     let binding = Binding::read(folder)?.ok_or_else(|| CommandError::new("the folder is not bound to a server"))?;
     let server = settings
         .repository()
         .map_or(&binding.repository.server, |repository| &repository.server);
     let credentials = settings.credentials(server, Some(&binding))?;
-    if let Some(relay) = kept.as_ref().filter(|relay| relay.is_of(server, &credentials.token)) {
-        return Ok(Arc::clone(relay));
-    }
     let options = ClientOptions {
         connect_timeout: CONNECT_TIMEOUT,
         ..settings.options_for(&credentials)?
     };
+    let is_same = |kept: &&Kept| kept.credentials == credentials && kept.issuers_pem == options.ca_pem;
+    if let Some(kept) = kept.as_ref().filter(is_same) {
+        return Ok(Arc::clone(&kept.relay));
+    }
+    let issuers_pem = options.ca_pem.clone();
     let client = ServerClient::new(&credentials.server, &credentials.token, options)?;
     let relay = Arc::new(LineRelay::new(client));
-    *kept = Some(Arc::clone(&relay));
+    *kept = Some(Kept {
+        relay: Arc::clone(&relay),
+        credentials,
+        issuers_pem,
+    });
     Ok(relay)
 }
 

@@ -219,6 +219,12 @@ impl Progress {
         }
     }
 
+    /// Whether contents are being sent, or all of them were.
+    pub(crate) fn is_transferring(&self) -> bool {
+        let phase = self.state.lock().ok().and_then(|state| state.phase);
+        matches!(phase, Some(Phase::Transferring | Phase::Committing | Phase::Finishing))
+    }
+
     fn begin(&self, phase: Phase) {
         let Ok(mut state) = self.state.lock() else { return };
         let before = state.phase.replace(phase);

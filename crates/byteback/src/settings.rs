@@ -247,9 +247,9 @@ impl Settings {
         Ok((client, credentials))
     }
 
-    /// Whether the command line says whom to trust: then no other process decides that.
+    /// Whether the user says which issuers to trust: then no other process decides that.
     pub(crate) fn names_issuers(&self) -> bool {
-        self.flags.iter().any(|flag| flag == "--cacert")
+        self.cacert.is_some()
     }
 
     /// The flags for reaching a server, for a process of ours in another working directory.

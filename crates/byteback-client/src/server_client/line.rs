@@ -37,6 +37,9 @@ use ureq::unversioned::transport::{ConnectionDetails, Connector, NextTimeout, Tr
 /// After this silence a line has to give a sign of life.
 const TRUSTED_FOR: Duration = Duration::from_secs(30);
 
+/// Longest wait for it: another line is soon open.
+const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(2);
+
 /// Time until the next attempt after a connection failed.
 const AGAIN_AFTER_FAILURE: Duration = Duration::from_secs(10);
 
@@ -83,17 +86,17 @@ struct OpenLine {
     opened: Moment,
     /// The moment of the last answer; `None`: there was none.
     heard: Option<Moment>,
-    /// The bytes that a relay has told of so far.
-    relayed: WireBytes,
+    /// The bytes that a relay has told of so far; `None`: it leads to the server itself.
+    relayed: Option<WireBytes>,
 }
 
 impl OpenLine {
-    fn new(line: Line<Patient>, opened: Moment) -> Self {
+    fn new(line: Line<Patient>, opened: Moment, is_relayed: bool) -> Self {
         Self {
             line,
             opened,
             heard: None,
-            relayed: WireBytes::default(),
+            relayed: is_relayed.then(WireBytes::default),
         }
     }
 }
@@ -156,6 +159,8 @@ pub(super) enum NotCarried {
 
 /// The reason for which a line could not be opened.
 enum NotOpened {
+    /// There is no connection to the server, for requests neither.
+    Unreachable(ureq::Error),
     Failed,
     Refused,
 }
@@ -199,19 +204,22 @@ impl ServerClient {
         if !fits || ask.body.bytes().len() > CALL_BODY_LEN_MAX {
             return Ok(None);
         }
-        let Some((line, leave)) = self.line_for_a_call() else {
+        let line = self.line_for_a_call();
+        let line = line.map_err(|error| ServerError::of_transport(&ask.name(), error))?;
+        let Some((line, leave)) = line else {
             return Ok(None);
         };
         self.call_on(line, Some(leave), ask).map(Some)
     }
 
-    /// The line for calls, opened if need be; `None`: it is at work, or cannot be opened now.
-    fn line_for_a_call(&self) -> Option<(OpenLine, Leave)> {
+    /// The line for calls, opened if need be; `None`: it is at work, or cannot be opened now. An
+    /// error: neither can a request be made.
+    fn line_for_a_call(&self) -> Result<Option<(OpenLine, Leave)>, ureq::Error> {
         let (leave, kept) = {
             let mut state = locked(&self.lines.state);
             let may_open = self.clock().monotonic_ns() >= state.not_before_ns;
             if !state.is_wanted || state.is_at_work || (state.free.is_none() && !may_open) {
-                return None;
+                return Ok(None);
             }
             state.is_at_work = true;
             let leave = Leave {
@@ -220,20 +228,21 @@ impl ServerClient {
             };
             (leave, state.free.take())
         };
-        let line = kept
-            .and_then(|line| self.trusted(line))
-            .or_else(|| self.open_line_if_allowed())?;
-        Some((line, leave))
+        let line = match kept.and_then(|line| self.trusted(line)) {
+            Some(line) => Some(line),
+            None => self.open_line_if_allowed()?,
+        };
+        Ok(line.map(|line| (line, leave)))
     }
 
     /// Opens the line for calls, unless it is open; whether it is there for the next call.
     pub(super) fn prepare_line(&self) -> bool {
         match self.line_for_a_call() {
-            Some((line, leave)) => {
+            Ok(Some((line, leave))) => {
                 leave.give_back(line);
                 true
             }
-            None => false,
+            Ok(None) | Err(_) => false,
         }
     }
 
@@ -244,7 +253,8 @@ impl ServerClient {
         call: &[u8],
         hand_on: &mut dyn FnMut(LineAnswer<'_>) -> Result<(), LineError>,
     ) -> Result<(), NotCarried> {
-        let (mut open, leave) = self.line_for_a_call().ok_or(NotCarried::NoLine)?;
+        let line = self.line_for_a_call().ok().flatten();
+        let (mut open, leave) = line.ok_or(NotCarried::NoLine)?;
         // The caller knows what the call is, and goes when it has waited enough.
         let patience = self.options.commit_timeout.max(self.options.idle_timeout);
         open.line.stream().wait_at_most(patience);
@@ -267,7 +277,11 @@ impl ServerClient {
     /// The answer to a call that is made on a line of its own; `None`: it has to be a request.
     pub(super) fn call_on_own_line(&self, ask: &Ask<'_>) -> Result<Option<http::Response<ureq::Body>>, ServerError> {
         let is_wanted = locked(&self.lines.state).is_wanted;
-        match is_wanted.then(|| self.open_line_if_allowed()).flatten() {
+        let line = match is_wanted {
+            true => self.open_line_if_allowed(),
+            false => Ok(None),
+        };
+        match line.map_err(|error| ServerError::of_transport(&ask.name(), error))? {
             Some(line) => self.call_on(line, None, ask).map(Some),
             None => Ok(None),
         }
@@ -283,22 +297,26 @@ impl ServerClient {
         if now.since(kept.heard.unwrap_or(kept.opened)) < TRUSTED_FOR {
             return Some(kept);
         }
-        stream.wait_at_most(self.options.connect_timeout);
+        stream.wait_at_most(self.options.connect_timeout.min(SIGN_OF_LIFE_WITHIN));
         kept.line.ping().ok()?;
         Some(kept)
     }
 
-    fn open_line_if_allowed(&self) -> Option<OpenLine> {
+    fn open_line_if_allowed(&self) -> Result<Option<OpenLine>, ureq::Error> {
         let now_ns = self.clock().monotonic_ns();
         if now_ns < locked(&self.lines.state).not_before_ns {
-            return None;
+            return Ok(None);
         }
         match self.open_line() {
-            Ok(line) => return Some(line),
+            Ok(line) => return Ok(Some(line)),
+            Err(NotOpened::Unreachable(error)) => {
+                self.pause_lines(AGAIN_AFTER_FAILURE);
+                return Err(error);
+            }
             Err(NotOpened::Failed) => self.pause_lines(AGAIN_AFTER_FAILURE),
             Err(NotOpened::Refused) => self.pause_lines(AGAIN_AFTER_REFUSAL),
         }
-        None
+        Ok(None)
     }
 
     fn pause_lines(&self, pause: Duration) {
@@ -311,18 +329,18 @@ impl ServerClient {
         if let Some(relay) = &self.lines.relay
             && let Ok(stream) = self.connect_to(&**relay)
         {
-            match self.open_line_on(stream) {
-                // It carries none for this client.
+            match self.open_line_on(stream, true) {
+                // It carries none for this client now.
                 Err(NotOpened::Refused) => {}
                 opened => return opened,
             }
         }
-        let stream = self.connect().map_err(|_| NotOpened::Failed)?;
-        self.open_line_on(stream)
+        let stream = self.connect().map_err(NotOpened::Unreachable)?;
+        self.open_line_on(stream, false)
     }
 
     /// Opens a line on a connection, whichever way it leads to the server.
-    fn open_line_on(&self, mut stream: Patient) -> Result<OpenLine, NotOpened> {
+    fn open_line_on(&self, mut stream: Patient, is_relayed: bool) -> Result<OpenLine, NotOpened> {
         let ask = self.ask(Route::Line, &[], &[]);
         let address = format!("{}{}", self.base_url, ask.target);
         let uri: Uri = address.parse().map_err(|_| NotOpened::Refused)?;
@@ -359,7 +377,7 @@ impl ServerClient {
             HandshakeError::Failure(_) | HandshakeError::Interrupted(_) => NotOpened::Refused,
         })?;
         let line = Line::new(socket).map_err(|_| NotOpened::Failed)?;
-        Ok(OpenLine::new(line, Moment::now(self.clock())))
+        Ok(OpenLine::new(line, Moment::now(self.clock()), is_relayed))
     }
 
     /// A connection to a relay.
@@ -448,11 +466,11 @@ impl ServerClient {
         let head = answer
             .head
             .ok_or_else(|| ServerError::protocol(&name, "an answer has no head".to_owned()))?;
-        if self.lines.relay.is_some()
+        if let Some(before) = &mut open.relayed
             && let Some(relayed) = relay::wire_bytes(&head)
         {
-            self.counter.add(relayed.since(open.relayed));
-            open.relayed = relayed;
+            self.counter.add(relayed.since(*before));
+            *before = relayed;
         }
         let mut response = http::Response::builder().status(head.status);
         for (name, value) in head.headers.iter().map_while(|header| *header) {

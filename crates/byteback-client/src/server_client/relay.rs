@@ -2,14 +2,16 @@
 //!
 //! A command makes a few short calls and ends; a connection of its own costs it more bytes, time
 //! and work at both ends than they do. So it connects to the daemon of the folder, which stays. The
-//! command opens a line to the daemon as it would open one to the server, token and all, so that
-//! whoever cannot show the daemon's token gets nowhere; its calls are then repeated on the daemon's
-//! line, one after another, and the answers handed back, message by message.
+//! command opens a line to the daemon as it would open one to the server, token and all, so that a
+//! process without the daemon's token is refused; its calls are then repeated on the daemon's line,
+//! one after another, and the answers handed back, message by message.
 //!
 //! Only one command at a time is served: calls of a line come one after another, and those of
-//! another command would wait. A command that is not served after a moment makes requests.
+//! another command would wait. A command that is not served after a moment connects by itself.
 //!
-//! Bytes on the wire are the daemon's. It tells the command of them in a header of each answer.
+//! Bytes on the wire are the daemon's. It tells the command of them in a header of each answer,
+//! with the cost of opening the line; of a last answer in several messages, those behind the first
+//! are not told.
 //!
 //! Out of scope: how a command reaches the daemon, and who may.
 
@@ -41,9 +43,9 @@ pub struct LineRelay {
 }
 
 /// The right to be served, until this is dropped.
-struct Turn<'a>(&'a LineRelay);
+struct Serving<'a>(&'a LineRelay);
 
-impl Drop for Turn<'_> {
+impl Drop for Serving<'_> {
     fn drop(&mut self) {
         *self.0.is_at_work.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.0.ended.notify_one();
@@ -62,7 +64,7 @@ impl LineRelay {
         }
     }
 
-    fn turn(&self) -> Option<Turn<'_>> {
+    fn begin(&self) -> Option<Serving<'_>> {
         let is_at_work = self.is_at_work.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut is_at_work, waited) = self
             .ended
@@ -72,37 +74,36 @@ impl LineRelay {
             return None;
         }
         *is_at_work = true;
-        Some(Turn(self))
+        Some(Serving(self))
     }
 
-    /// Whether this relay leads where a client of `base_url` that shows `token` would go.
-    #[must_use]
-    pub fn is_of(&self, base_url: &str, token: &str) -> bool {
-        self.client.base_url() == base_url.trim_end_matches('/')
-            && self.client.authorization() == format!("Bearer {token}")
-    }
-
-    /// Serves a process until it ends the connection.
+    /// Serves a process until it ends the connection. `opened` is called once it has shown the
+    /// token; until then it may be anybody, who should not be waited for long.
     ///
     /// # Errors
     /// If the connection fails, does not open a line, or the line to the server breaks in the
     /// middle of an answer: the connection is to be closed then.
-    pub fn serve(&self, connection: impl Read + Write) -> io::Result<()> {
-        let turn = self.turn();
+    pub fn serve(&self, connection: impl Read + Write, opened: impl FnOnce()) -> io::Result<()> {
+        let mut serving = None;
+        let mut before = WireBytes::default();
         #[allow(clippy::result_large_err, reason = "the library's type")]
         let judge = |request: &Request, mut response: Response| {
-            let judged = match turn {
-                Some(_) => self.judge(request),
-                None => Err(StatusCode::SERVICE_UNAVAILABLE),
-            };
+            let judged = self.judge(request).and_then(|()| {
+                serving = Some(self.begin().ok_or(StatusCode::CONFLICT)?);
+                before = self.client.wire_bytes();
+                match self.client.prepare_line() {
+                    true => Ok(()),
+                    false => Err(StatusCode::SERVICE_UNAVAILABLE),
+                }
+            });
             let protocol = HeaderValue::from_static(PROTOCOL);
             response.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
             judged.map(|()| response).map_err(refusal)
         };
         let socket = tungstenite::accept_hdr_with_config(connection, judge, Some(limits()))
             .map_err(|error| io::Error::other(error.to_string()))?;
+        opened();
         let mut line = byteback_api::line::Line::new(socket)?;
-        let before = self.client.wire_bytes();
         loop {
             let call = match line.receive() {
                 Ok(Some(call)) => call,
@@ -122,7 +123,7 @@ impl LineRelay {
         }
     }
 
-    /// Lets in who wants a line to this server, shows the same token, and can be served.
+    /// Admits a request for a line to this server that shows the same token.
     fn judge(&self, request: &Request) -> Result<(), StatusCode> {
         let headers = request.headers();
         let own: Option<Uri> = self.client.base_url.parse().ok();
@@ -142,9 +143,6 @@ impl LineRelay {
         }
         if headers.get(header::SEC_WEBSOCKET_PROTOCOL) != Some(&HeaderValue::from_static(PROTOCOL)) {
             return Err(StatusCode::BAD_REQUEST);
-        }
-        if !self.client.prepare_line() {
-            return Err(StatusCode::SERVICE_UNAVAILABLE);
         }
         Ok(())
     }

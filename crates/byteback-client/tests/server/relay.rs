@@ -46,7 +46,7 @@ impl Network for Daemon {
             stream: there,
             left: Arc::clone(&self.until_cut),
         };
-        std::thread::spawn(move || drop(relay.serve(cut)));
+        std::thread::spawn(move || drop(relay.serve(cut, || ())));
         Ok(Box::new(UnixConnection::new(here)))
     }
 }
@@ -217,12 +217,15 @@ fn stranger_is_not_served_by_a_relay() {
 }
 
 #[test]
-fn second_command_at_a_time_makes_requests() {
+fn second_command_at_a_time_connects_by_itself() {
     let rig = Rig::new(5);
     let daemon = daemon_of(&rig);
     let (first, second) = (command(&rig, &daemon), command(&rig, &daemon));
     first.folders().unwrap();
     let connections = rig.server_connections();
+    second.folders().unwrap();
+    assert_eq!(rig.server_connections(), connections + 1);
+    // It has a line of its own.
     second.folders().unwrap();
     assert_eq!(rig.server_connections(), connections + 1);
     first.folders().unwrap();
@@ -277,7 +280,7 @@ fn relay_says_nothing_to_those_who_speak_otherwise() {
     let answer = |head: &str| {
         let (mut here, there) = UnixStream::pair().unwrap();
         let relay = Arc::clone(&relay);
-        let served = std::thread::spawn(move || drop(relay.serve(there)));
+        let served = std::thread::spawn(move || drop(relay.serve(there, || ())));
         here.write_all(head.as_bytes()).unwrap();
         here.shutdown(Shutdown::Write).unwrap();
         let mut said = Vec::new();

@@ -4,7 +4,7 @@
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 
-use byteback_control::{ErrorKind, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, not_synced};
+use byteback_control::{RepairReport, RepairRequest, Result, SyncStatus, no_line, not_synced};
 
 use super::Service;
 
@@ -52,10 +52,7 @@ impl Hooks {
     pub(super) fn carry_line(&self, connection: UnixStream) -> Result<()> {
         match self.line.get() {
             Some(carry) => carry(connection),
-            None => Err(ServiceError::new(
-                ErrorKind::Refused,
-                "this process has no connection to a server",
-            )),
+            None => Err(no_line()),
         }
     }
 }

@@ -122,6 +122,7 @@ impl Picture {
     /// [`PictureError::Lost`]; the node is not in the picture.
     pub fn release(&self, node: NodeId) -> Result<(), PictureError> {
         self.check()?;
+        self.found.take(node);
         self.visit(node)?.state.lock().done.insert(super::ALL);
         Ok(())
     }

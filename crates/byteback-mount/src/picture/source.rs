@@ -23,23 +23,29 @@ pub(super) enum Source {
 
 /// Descriptors of files whose attributes were read, for the reader of their contents: the log is
 /// not asked again for their names. They are the files themselves, whatever becomes of the names.
+/// There are at most [`FOUND_MAX`], and none of a picture that is lost.
 #[derive(Debug, Default)]
 pub(super) struct FoundInodes(Mutex<VecDeque<(NodeId, Inode)>>);
 
 impl FoundInodes {
     pub(super) fn keep(&self, node: NodeId, fd: Inode) {
         let mut found = self.0.lock();
+        found.retain(|(other, _)| *other != node);
         if found.len() == FOUND_MAX {
             found.pop_front();
         }
         found.push_back((node, fd));
     }
 
-    /// Contents are read in the order of the attributes: those before it are not wanted any more.
-    fn take(&self, node: NodeId) -> Option<Inode> {
+    pub(super) fn take(&self, node: NodeId) -> Option<Inode> {
         let mut found = self.0.lock();
+        // Contents are mostly read in the order of the attributes: it is near the front.
         let place = found.iter().position(|(other, _)| *other == node)?;
-        found.drain(..=place).next_back().map(|(_, fd)| fd)
+        found.remove(place).map(|(_, fd)| fd)
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.lock().clear();
     }
 }
 
@@ -96,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn found_inodes_are_taken_in_order_and_forgotten_at_the_limit() {
+    fn found_inodes_are_taken_once_and_forgotten_at_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "file").unwrap();
@@ -109,7 +115,10 @@ mod tests {
         assert!(found.take(NodeId(1)).is_none(), "it was the oldest");
         assert!(found.take(NodeId(3)).is_some());
         assert!(found.take(NodeId(3)).is_none(), "it was taken");
-        assert!(found.take(NodeId(2)).is_none(), "one behind it was taken");
-        assert!(found.take(NodeId(4)).is_some());
+        assert!(found.take(NodeId(2)).is_some(), "others stay");
+        found.keep(NodeId(5), inode());
+        assert!(found.take(NodeId(5)).is_some() && found.take(NodeId(5)).is_none());
+        found.clear();
+        assert!(found.take(NodeId(6)).is_none());
     }
 }

@@ -7,7 +7,6 @@ use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::random::{SplitMix64, noise};
-use byteback_host::sim::SimDisk;
 use byteback_host::sim::{CrashPhase, SimDisk};
 use byteback_model::{ContentBase, FileId, NodeKind};
 use byteback_store::catalog::Catalog;

@@ -170,14 +170,19 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         )
     };
     let mut report = saved(&owner);
-    if owner.is_mounted() && report.as_ref().is_err_and(is_daemon_gone) {
-        // The folder is still there; its next owner knows from the log what this attempt left
-        // behind.
-        settings
-            .output
-            .warn("the folder's daemon ended while its folder was being backed up; beginning again without it");
+    let is_daemon_gone = |report: &Result<_, _>| owner.is_mounted() && report.as_ref().is_err_and(is_gone);
+    if is_daemon_gone(&report) && !progress.is_transferring() {
+        // It was about to end when the connection to it was made.
         owner = Owner::of(&folder, settings, &progress)?;
         report = saved(&owner);
+    } else if is_daemon_gone(&report) {
+        progress.finish();
+        return Err(
+            CommandError::new("the folder's daemon ended while its folder was being backed up").next(
+                "Run the backup again: it does not send again what has arrived. For as long as the folder is not \
+                 mounted, it reads changed files whole.",
+            ),
+        );
     }
     progress.finish();
     let report = report?;
@@ -210,7 +215,7 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
 }
 
 /// Whether the connection to the folder's daemon ended: it was unmounted, or killed.
-fn is_daemon_gone(error: &BackupError) -> bool {
+fn is_gone(error: &BackupError) -> bool {
     matches!(error, BackupError::Tree(error) if error.kind == ErrorKind::Gone)
 }
 

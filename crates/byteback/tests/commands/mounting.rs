@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use byteback_host::random::noise;
-use byteback_testkit::command::ended;
+use byteback_testkit::command::{ended, finish};
 use byteback_testkit::mounts::{is_mounted, unmount};
 use byteback_testkit::processes::{is_alive, signal};
 use byteback_testkit::tools::run;
@@ -275,33 +275,16 @@ fn backups_of_a_mounted_folder_share_the_daemons_connection() {
         assert!((100..700).contains(&sent), "{sent}, at first {first:?}");
         assert!((1..500).contains(&received), "{received}, at first {first:?}");
     }
-    // Where the command says whom to trust, the daemon's connection is not used.
+    // Where the user says whom to trust, the daemon's connection is not used.
     let issuers = world.path("issuers");
     fs::write(&issuers, "").unwrap();
     world
         .on_tree("backup", &["--cacert", issuers.to_str().unwrap()])
         .ends_with(1)
         .says("no certificate");
-    world.assert_restores("latest");
-}
-
-#[test]
-fn backup_whose_daemon_is_killed_goes_on_without_it() {
-    let world = World::mounted();
-    let tree = world.tree();
-    // Enough to be at work for a while.
-    fs::write(tree.join("a"), noise(1, 64 << 20)).unwrap();
-    let daemon = world.daemon_pid();
-    let backup = world
-        .command(&["backup", "--json", tree.to_str().unwrap()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    thread::sleep(Duration::from_millis(150));
-    kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
-    ended("backup", backup).ends_with(0);
-    world.on_tree("backup", &[]).ends_with(0);
+    let mut command = world.command(&["backup", world.tree().to_str().unwrap()]);
+    command.env("BYTEBACK_CACERT", &issuers);
+    finish("backup", command).ends_with(1).says("no certificate");
     world.assert_restores("latest");
 }
 
