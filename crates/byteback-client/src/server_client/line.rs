@@ -383,11 +383,7 @@ impl ServerClient {
     /// A connection to a relay.
     fn connect_to(&self, relay: &dyn Network) -> io::Result<Patient> {
         let transport = BroughtTransport::new(relay.connect()?, self.agent.config());
-        let now: Arc<dyn Fn() -> time::Instant + Send + Sync> = Arc::new(|| time::Instant::AlreadyHappened);
-        Ok(Patient::new(
-            TransportAdapter::new(transport.boxed(), now),
-            Arc::clone(&self.options.clock),
-        ))
+        Ok(self.patient(transport.boxed()))
     }
 
     /// A connection to the server, as the agent makes it for a request.
@@ -395,8 +391,7 @@ impl ServerClient {
         let uri: Uri = self.base_url.parse().map_err(ureq::http::Error::from)?;
         let config = self.agent.config();
         let timeout = within(self.options.connect_timeout);
-        // At a clock that stands still, each wait has the whole limit; `Patient` limits their sum.
-        let now: Arc<dyn Fn() -> time::Instant + Send + Sync> = Arc::new(|| time::Instant::AlreadyHappened);
+        let now = standing_clock();
         let details = ConnectionDetails {
             uri: &uri,
             addrs: self.lines.resolver.resolve(&uri, config, timeout)?,
@@ -410,11 +405,12 @@ impl ServerClient {
             run_connector: Arc::new(|_| Err(ureq::Error::ConnectionFailed)),
             register_shutdown: Arc::new(|_| Ok(())),
         };
-        let connection = self.lines.connector.connect(&details)?;
-        Ok(Patient::new(
-            TransportAdapter::new(connection, now),
-            Arc::clone(&self.options.clock),
-        ))
+        Ok(self.patient(self.lines.connector.connect(&details)?))
+    }
+
+    fn patient(&self, connection: Box<dyn Transport>) -> Patient {
+        let adapter = TransportAdapter::new(connection, standing_clock());
+        Patient::new(adapter, Arc::clone(&self.options.clock))
     }
 
     fn call_on(
@@ -492,6 +488,11 @@ impl ServerClient {
             .body(ureq::Body::builder().reader(body))
             .map_err(|error| ServerError::protocol(&name, error.to_string()))
     }
+}
+
+/// A clock that stands still: each wait has the whole limit, and [`Patient`] limits their sum.
+fn standing_clock() -> Arc<dyn Fn() -> time::Instant + Send + Sync> {
+    Arc::new(|| time::Instant::AlreadyHappened)
 }
 
 fn within(time_limit: Duration) -> NextTimeout {
@@ -581,8 +582,8 @@ impl Write for Patient {
 }
 
 /// A reader that knows the length of what it reads may go before the end was told. It is on its way
-/// then, and worth waiting for a little: another line costs more.
-const END_TIMEOUT: Duration = Duration::from_millis(100);
+/// then, and worth waiting for a moment: another line costs more.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The body of an answer on a line.
 struct LineBody {

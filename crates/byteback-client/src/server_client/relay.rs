@@ -15,6 +15,7 @@
 //!
 //! Out of scope: how a command reaches the daemon, and who may.
 
+use super::line::NotCarried;
 use super::{ServerClient, WireBytes};
 use byteback_api::line::{AnswerHead, LineAnswer, LineError, PROTOCOL, limits};
 use byteback_api::routes::Route;
@@ -23,8 +24,6 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use ureq::http::{HeaderValue, StatusCode, Uri, header};
-
-use super::line::NotCarried;
 
 /// The header with the bytes that the calls of a relayed line cost so far: sent and received, in
 /// decimal, with a comma between.

@@ -3,7 +3,7 @@
 use byteback_api::FolderName;
 use byteback_api::line::{AnswerHead, HEADERS_MAX, Line, LineAnswer, LineCall};
 use byteback_backup::SnapshotSpec;
-use byteback_client::{ClientOptions, ServerClient, ServerErrorKind, ServerNews, TreePlace};
+use byteback_client::{ClientOptions, Connection, Network, ServerClient, ServerErrorKind, ServerNews, TreePlace};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::random::SplitMix64;
 use byteback_model::{FileId, NodeId};
@@ -13,7 +13,7 @@ use byteback_testkit::proxy::{Way, forward};
 use byteback_testkit::rig::Rig;
 use byteback_testkit::scripted_server::scripted_server_with;
 use byteback_testkit::seed::seed;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -177,6 +177,31 @@ fn refused_lines_become_requests_and_are_not_asked_for_again() {
             "{refusal}"
         );
     }
+}
+
+/// A network that leads nowhere.
+#[derive(Debug, Default)]
+struct Nowhere(AtomicUsize);
+
+impl Network for Nowhere {
+    fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+#[test]
+fn unreachable_server_is_tried_once_for_each_attempt() {
+    let nowhere = Arc::new(Nowhere::default());
+    let options = ClientOptions {
+        network: Some(Arc::clone(&nowhere) as Arc<dyn Network>),
+        attempts_max: 4,
+        ..patient()
+    };
+    let client = ServerClient::new("http://127.0.0.1:9", "bbd_x", options).unwrap();
+    client.keep_line();
+    assert_eq!(client.folders().unwrap_err().kind, ServerErrorKind::Unreachable);
+    assert_eq!(nowhere.0.load(Ordering::SeqCst), 4);
 }
 
 #[test]

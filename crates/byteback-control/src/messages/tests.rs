@@ -134,6 +134,7 @@ fn golden_requests_of_version_1() {
             Request::BeforeImage { cut, node: NodeId(2) },
             r#"{"before_image":{"cut":7,"node":2}}"#,
         ),
+        (Request::Line, r#""line""#),
         (Request::Path { cut, node: NodeId(2) }, r#"{"path":{"cut":7,"node":2}}"#),
         (
             Request::Names {

@@ -252,8 +252,6 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
 
     let mut child: Vec<OsString> = vec!["--state-dir".into(), settings.state_root()?.into()];
-    // The daemon reaches the server, too, for the backups of its folder.
-    child.extend(settings.passed_on());
     child.extend(["mount".into(), "--detached".into()]);
     child.extend(arguments.passed_on());
     if let Some(at) = &at {
