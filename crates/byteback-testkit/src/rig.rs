@@ -9,7 +9,7 @@ use byteback_backup::{
     BackupError, BackupOptions, BackupReport, Monitor, RestoreOptions, RestoreReport, SearchLimits, Silent,
     SnapshotSpec,
 };
-use byteback_client::{ClientOptions, ServerClient};
+use byteback_client::{ClientOptions, ServerClient, WireBytes};
 use byteback_delta::Codec;
 use byteback_host::clock::RealClock;
 use byteback_host::durable::{DurableDir, RealDir};
@@ -266,11 +266,41 @@ impl Rig {
         serving.as_ref().unwrap().0.delete_snapshot("home", id).unwrap();
     }
 
-    /// The bytes that the server received and sent, as it counts them.
-    pub fn server_bytes(&self) -> (u64, u64) {
+    fn counted_bytes(&self) -> (u64, u64) {
         let serving = self.serving.lock().unwrap();
         let server = &serving.as_ref().unwrap().1;
         (server.received_bytes(), server.sent_bytes())
+    }
+
+    /// The bytes that the server received and sent, as it counts them. It counts bytes after it
+    /// sent them, so they may be here before: waits until the counts rest.
+    pub fn server_bytes(&self) -> (u64, u64) {
+        let mut last = self.counted_bytes();
+        loop {
+            std::thread::sleep(Duration::from_millis(300));
+            let now = self.counted_bytes();
+            if now == last {
+                return now;
+            }
+            last = now;
+        }
+    }
+
+    /// Waits until the server has counted what its clients did since `before`.
+    ///
+    /// # Panics
+    /// If it counts something else for a minute.
+    pub fn assert_server_bytes(&self, before: (u64, u64), clients: WireBytes) {
+        let started = std::time::Instant::now();
+        loop {
+            let (received, sent) = self.counted_bytes();
+            let counted = (received - before.0, sent - before.1);
+            if counted == (clients.sent, clients.received) {
+                return;
+            }
+            assert!(started.elapsed().as_secs() < 60, "{counted:?} of {clients:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Connections that were made to the server so far.

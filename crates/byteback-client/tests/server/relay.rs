@@ -1,7 +1,9 @@
 //! Calls on the line of another process.
 
 use byteback_backup::SnapshotSpec;
-use byteback_client::{ClientOptions, Connection, LineRelay, Network, ServerClient, ServerErrorKind, UnixConnection};
+use byteback_client::{
+    ClientOptions, Connection, LineRelay, Network, ServerClient, ServerErrorKind, UnixConnection, WireBytes,
+};
 use byteback_host::random::SplitMix64;
 use byteback_store::StoreLimits;
 use byteback_testkit::clients::{impatient, patient};
@@ -113,8 +115,8 @@ fn commands_share_a_line_and_know_what_they_cost() {
     let daemon = daemon_of(&rig);
     let expected = rig.client.folder(&rig.folder).unwrap();
     command(&rig, &daemon).folders().unwrap();
-    let (connections, (received, sent)) = (rig.server_connections(), rig.server_bytes());
-    let (mut told_sent, mut told_received) = (0, 0);
+    let (connections, counted) = (rig.server_connections(), rig.server_bytes());
+    let mut told = WireBytes::default();
     for _ in 0..20 {
         let client = command(&rig, &daemon);
         for _ in 0..3 {
@@ -122,11 +124,10 @@ fn commands_share_a_line_and_know_what_they_cost() {
         }
         let wire = client.wire_bytes();
         assert!(wire.total() < 3 * 60, "{wire:?}");
-        (told_sent, told_received) = (told_sent + wire.sent, told_received + wire.received);
+        (told.sent, told.received) = (told.sent + wire.sent, told.received + wire.received);
     }
     assert_eq!(rig.server_connections(), connections, "one connection for all");
-    let (received_now, sent_now) = rig.server_bytes();
-    assert_eq!((told_sent, told_received), (received_now - received, sent_now - sent));
+    rig.assert_server_bytes(counted, told);
     assert_eq!(daemon.connections.load(Ordering::SeqCst), 21);
 }
 
