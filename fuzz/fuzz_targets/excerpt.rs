@@ -1,9 +1,10 @@
 //! Ranges of a content from a client, and the answer of a server to them.
 #![no_main]
 
-use byteback_delta::excerpt::{Excerpt, ExcerptAnswer};
-use byteback_delta::find::{BlockIndex, FoundExtents, Gap, excerpt_around, find_in_excerpt};
+use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptBytes};
+use byteback_delta::find::{BlockIndex, FoundExtents, Gap, excerpt_for, find_in_excerpt};
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 
 byteback_fuzz::target!(check, seeds);
@@ -46,6 +47,10 @@ fn check(data: &[u8]) {
         }
         assert_eq!(end, 10_077);
     }
+    if let Ok(answer) = ExcerptBytes::read(data, &sought()) {
+        assert_eq!(answer.bytes.len() as u64, answer.excerpt.len_bytes());
+        assert_eq!(answer.excerpt, sought().within(answer.base_len_bytes));
+    }
     // Where to look, for gaps that a server's answers led to.
     let fields: Vec<u64> = data
         .as_chunks()
@@ -66,7 +71,8 @@ fn check(data: &[u8]) {
         });
     let gaps: Vec<Gap> = gaps.collect();
     let base_len = fields.last().copied().unwrap_or(0);
-    let excerpt = excerpt_around(&gaps, base_len, 64);
+    let unused = gaps.iter().map(|gap| gap.range).collect();
+    let excerpt = excerpt_for(&gaps, &unused, base_len, 64);
     for range in excerpt.ranges() {
         assert!(range.end() <= base_len);
         assert!(range.len_bytes().is_multiple_of(64) || range.end() == base_len);
@@ -79,10 +85,16 @@ fn seeds() -> Vec<Vec<u8>> {
         let here = sought().within(base_len);
         let mut stream = Vec::new();
         ExcerptAnswer::write_head(base_len, &mut stream).expect("memory");
-        let params = SignatureParams::with_block_len(here.len_bytes(), 64, 5);
+        let params = SignatureParams::for_excerpt(64, 5);
         let mut writer = SignatureWriter::new(stream, params, here.len_bytes()).expect("memory");
         writer.push(&vec![byte; here.len_bytes() as usize]).expect("memory");
         seeds.push(writer.finish().expect("memory"));
+        let mut writer = DeltaWriter::new(Vec::new(), 0, base_len, WriterOptions::default()).expect("memory");
+        for part in here.ranges() {
+            let bytes = vec![byte; part.len_bytes() as usize];
+            writer.literal(*part, &bytes).expect("memory");
+        }
+        seeds.push(writer.finish().expect("memory").0);
     }
     seeds
 }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use byteback_delta::find::{FoundExtents, find_gathered};
-use byteback_delta::groups::{EqualGroups, GroupAnswer, GroupList};
+use byteback_delta::groups::{EqualGroups, GroupAnswer, ListedGroups};
 use byteback_delta::leaves::{LeafDigest, LeafKind, TreeSums};
 use byteback_delta::signature::SignatureWriter;
 
@@ -12,7 +12,7 @@ const GROUPS_MAX: u64 = 64;
 const BLOCKS_MAX: u64 = 1 << 14;
 
 fn check(data: &[u8]) {
-    if let Ok(list) = GroupList::read(data, GROUPS_MAX) {
+    if let Ok(list) = ListedGroups::read(data, GROUPS_MAX) {
         let mut again = Vec::new();
         list.write(&mut again).expect("memory");
         assert!(data.starts_with(&again), "another list comes back");
@@ -63,7 +63,7 @@ fn seeds() -> Vec<Vec<u8>> {
         let mut stream = Vec::new();
         list.write(&mut stream).expect("memory");
         seeds.push(stream);
-        let mut equal = EqualGroups::new(&list, len);
+        let mut equal = EqualGroups::new(&list.listed(), len);
         equal.set(number as u64 % 2);
         let mut stream = Vec::new();
         equal.write(&mut stream).expect("memory");

@@ -128,6 +128,8 @@ routes! {
     Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Reads;
     /// Weak and strong checksums of short blocks of some ranges of a content.
     Excerpt = Post "/v1/folders/{folder}/nodes/{node}/excerpt" Reads;
+    /// Some ranges of a content, as a delta over nothing.
+    ExcerptBytes = Post "/v1/folders/{folder}/nodes/{node}/excerpt/bytes" Reads;
     /// Compare sums of groups of leaves, and get a signature of those that differ.
     Groups = Post "/v1/folders/{folder}/nodes/{node}/groups" Reads;
     /// Look for the blocks of a new content.

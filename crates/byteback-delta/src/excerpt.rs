@@ -5,12 +5,15 @@
 //! result tells where in the base such a gap must have come from: between the places of its
 //! neighbours. So the excerpt of these places, in blocks of a hundred bytes, is a small part of the
 //! base, and a second search in it ([`crate::find::find_in_excerpt`]) leaves little more than the
-//! changed bytes. That is the idea of multi-round synchronisation, with two rounds.
+//! changed bytes. That is the idea of multi-round synchronisation; the rounds are the client's.
 //!
 //! - [`Excerpt`]: the ranges, and the way back from the excerpt to the base.
 //! - [`ExcerptAnswer`]: the base's length and the signature of the excerpt.
+//! - [`ExcerptBytes`]: the base's length and the bytes of the excerpt, for a comparison in memory
+//!   ([`crate::find::InMemoryFinder`]) that leaves the changed bytes alone. They come as a delta
+//!   over nothing, which leaves out all that is not in the excerpt.
 //!
-//! Both come from an untrusted peer: bad input gives a typed error, and memory follows the bytes
+//! All come from an untrusted peer: bad input gives a typed error, and memory follows the bytes
 //! that arrive. The answer proves nothing; whoever uses copies proves the result
 //! ([`crate::ContentDigest`]). docs/formats/excerpt.md describes every byte.
 
@@ -18,7 +21,10 @@ use std::io::{self, ErrorKind, Read, Write};
 
 use byteback_extents::{ByteRange, ExtentSet};
 
+use crate::frame::{FrameDecoder, FrameError};
+use crate::read::{Block, DeltaReader, ReadError};
 use crate::signature::{Signature, SignatureError};
+use crate::source::Source;
 use crate::varint;
 use crate::wire::FILE_LEN_MAX;
 
@@ -81,6 +87,12 @@ pub enum ExcerptError {
     /// The signature cannot be read.
     #[error("cannot use the signature of an excerpt")]
     Signature(#[source] SignatureError),
+    /// The delta that has its bytes cannot be read.
+    #[error("cannot read the bytes of an excerpt")]
+    Bytes(#[from] ReadError),
+    /// A frame of that delta cannot be decompressed.
+    #[error("cannot decompress the bytes of an excerpt")]
+    Frame(#[from] FrameError),
 }
 
 impl Excerpt {
@@ -137,7 +149,16 @@ impl Excerpt {
             })
     }
 
-    /// The bytes of the excerpt.
+    /// The offset in the excerpt at which a range of the base begins; `None` unless one range of the
+    /// excerpt holds all of it.
+    fn offset_of(&self, range: ByteRange) -> Option<u64> {
+        let number = self.ranges.partition_point(|part| part.end() <= range.start());
+        let (part, start) = self.ranges.get(number).zip(self.starts.get(number))?;
+        let is_within = part.start() <= range.start() && range.end() <= part.end();
+        is_within.then(|| start + (range.start() - part.start()))
+    }
+
+    /// The list of the excerpt's ranges.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -266,6 +287,59 @@ impl ExcerptAnswer {
             }),
             false => Err(ExcerptError::Impossible("the signature is of another content")),
         }
+    }
+}
+
+/// The bytes of an excerpt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExcerptBytes {
+    /// The length of the base.
+    pub base_len_bytes: u64,
+    /// The part of the excerpt that the base has.
+    pub excerpt: Excerpt,
+    /// Its bytes, those of all ranges one after the other.
+    pub bytes: Vec<u8>,
+}
+
+impl ExcerptBytes {
+    /// Reads the bytes of an excerpt, which the caller keeps as short as it has memory for: a delta
+    /// over nothing that has them at their offsets in the base. Bytes that it leaves out are zeros.
+    ///
+    /// # Errors
+    /// If the stream fails, is not such a delta, is damaged, cut short, or has other bytes as well.
+    pub fn read(stream: impl Read, excerpt: &Excerpt) -> Result<Self, ExcerptError> {
+        let mut delta = DeltaReader::new(stream)?;
+        let header = *delta.header();
+        if header.base_len_bytes != 0 || header.has_copies {
+            return Err(ExcerptError::Impossible("its bytes are copies"));
+        }
+        let base_len_bytes = header.new_len_bytes;
+        let excerpt = excerpt.within(base_len_bytes);
+        let len = usize::try_from(excerpt.len_bytes()).map_err(|_| ExcerptError::Impossible("it is too long"))?;
+        let mut bytes = vec![0; len];
+        let mut decoder = FrameDecoder::new().map_err(ExcerptError::Io)?;
+        let (mut block, mut raw) = (Block::default(), Vec::new());
+        while delta.read_block(&mut block)? {
+            block.frame.decode(&mut decoder, &mut raw)?;
+            for extent in &block.extents {
+                let Source::Literal(slice) = extent.source else {
+                    continue;
+                };
+                let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+                let len = at(extent.range.len_bytes());
+                let to = excerpt.offset_of(extent.range).map(at);
+                let to = to.and_then(|to| bytes.get_mut(to..to.saturating_add(len)));
+                let from = at(u64::from(slice.skip_bytes));
+                let from = raw.get(from..from.saturating_add(len));
+                let (to, from) = to.zip(from).ok_or(ExcerptError::Impossible("it has other bytes"))?;
+                to.copy_from_slice(from);
+            }
+        }
+        Ok(Self {
+            base_len_bytes,
+            excerpt,
+            bytes,
+        })
     }
 }
 

@@ -70,7 +70,7 @@ pub use aligned::{
     Aligned, BlockSum, BlockSums, CrcSums, Incomparable, StrongOf, SumKind, SumLayout, SumList, Verdict, WeakOf,
 };
 pub use chunked::{ChunkFinder, ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
-pub use finer::{Gap, excerpt_around, find_in_excerpt};
+pub use finer::{Gap, excerpt_for, find_in_excerpt};
 pub use fixed::FixedFinder;
 pub use gathered::find_gathered;
 pub use in_memory::InMemoryFinder;
@@ -162,8 +162,15 @@ impl ExtentSink for FoundExtents {
     type Error = std::convert::Infallible;
 
     fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error> {
-        if let Some(range) = ByteRange::from_offset_len(offset, bytes.len() as u64) {
-            self.extents.push((range, Source::Literal(bytes.to_vec())));
+        let Some(range) = ByteRange::from_offset_len(offset, bytes.len() as u64) else {
+            return Ok(());
+        };
+        match self.extents.last_mut() {
+            Some((last, Source::Literal(before))) if last.end() == range.start() => {
+                *last = last.hull(range);
+                before.extend_from_slice(bytes);
+            }
+            _ => self.extents.push((range, Source::Literal(bytes.to_vec()))),
         }
         Ok(())
     }

@@ -1,11 +1,11 @@
 //! Sums of groups of leaves, which two ends compare before the checksums of blocks: a MiB that is
 //! equal is neither sent nor compared any further.
 //!
-//! The end that has the new content sends its [`GroupList`]: 32 bytes for each group of
-//! [`GROUP_LEAVES`](crate::leaves::GROUP_LEAVES) leaves. The end that has the base answers
-//! ([`GroupAnswer`]) with the groups that are equal in place and the signature of the rest of its
-//! content. An unmodified content of 100 MB costs 3 KB on the wire and a hash over its leaves at
-//! each end.
+//! The end that has the new content sends its [`GroupList`]: [`LISTED_SUM_LEN`] bytes for each
+//! group of [`GROUP_LEAVES`](crate::leaves::GROUP_LEAVES) leaves. The end that has the base reads
+//! them as [`ListedGroups`], and answers ([`GroupAnswer`]) with the groups that are equal in place
+//! and the signature of the rest of its content. An unmodified content of 100 MB costs 1.5 KB on
+//! the wire and a hash over its leaves at each end.
 //!
 //! *The rest* ([`Gathering`]): the unequal groups, joined, form a content of their own, which has
 //! an ordinary signature ([`crate::signature`]). Both ends leave out the same groups, so a byte
@@ -14,10 +14,9 @@
 //!
 //! *Not found*: bytes of the new content that the base has only in groups which are equal in place.
 //!
-//! Equal group sums prove that groups are equal: BLAKE3 over leaves, both at full length. Whether
-//! the sums belong to the intended contents is another question, as with every signature: an end
-//! that uses copies sends the digest of the whole ([`crate::leaves::LeafDigest`]), which is made of
-//! the very same sums.
+//! Equal sums are no proof: they are half as long as a proof has to be, and may belong to another
+//! content than the intended one, as with every signature. An end that uses copies sends the digest
+//! of the whole ([`crate::leaves::LeafDigest`]), which is made of the same sums at full length.
 //!
 //! Both streams come from an untrusted peer: bad input gives a typed error, and memory follows the
 //! bytes that arrive. docs/formats/groups.md describes every byte.
@@ -46,6 +45,12 @@ pub const VERSION: u16 = 1;
 
 /// The most groups in a list: those of a TiB.
 pub const GROUPS_MAX: u64 = 1 << 20;
+
+/// The bytes of a sum that are listed, its first ones.
+pub const LISTED_SUM_LEN: usize = 16;
+
+/// The listed part of a sum.
+type ListedSum = [u8; LISTED_SUM_LEN];
 
 /// The number of sums between two checksums of the list.
 const PART_GROUPS: u64 = 1024;
@@ -145,20 +150,64 @@ impl GroupList {
         &self.sums
     }
 
-    /// Whether the list's group with this number has this sum, and the same length as in a content
-    /// of `base_len_bytes`: the two groups are then equal in place.
+    /// The list as its reader has it.
     #[must_use]
-    pub fn is_equal(&self, group: u64, sum: &GroupSum, base_len_bytes: u64) -> bool {
-        let end = |len: u64| len.min((group + 1).saturating_mul(GROUP_LEN_BYTES));
-        let index = usize::try_from(group).unwrap_or(usize::MAX);
-        end(self.content_len_bytes) == end(base_len_bytes) && self.sums.get(index) == Some(sum)
+    pub fn listed(&self) -> ListedGroups {
+        ListedGroups {
+            kind: self.kind,
+            content_len_bytes: self.content_len_bytes,
+            sums: self.sums.iter().map(listed).collect(),
+        }
     }
 
     /// The length of the stream.
     #[must_use]
     pub fn stream_len_bytes(&self) -> u64 {
         let groups = group_count(self.content_len_bytes);
-        HEADER_LEN as u64 + groups * size_of::<GroupSum>() as u64 + groups.div_ceil(PART_GROUPS) * 4
+        HEADER_LEN as u64 + groups * LISTED_SUM_LEN as u64 + groups.div_ceil(PART_GROUPS) * 4
+    }
+
+    /// Writes the list.
+    ///
+    /// # Errors
+    /// As [`ListedGroups::write`].
+    pub fn write(&self, out: impl Write) -> io::Result<()> {
+        self.listed().write(out)
+    }
+}
+
+fn listed(sum: &GroupSum) -> ListedSum {
+    array(sum, 0)
+}
+
+/// A list of groups that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedGroups {
+    kind: LeafKind,
+    content_len_bytes: u64,
+    sums: Vec<ListedSum>,
+}
+
+impl ListedGroups {
+    /// The kind of the leaves.
+    #[must_use]
+    pub fn kind(&self) -> LeafKind {
+        self.kind
+    }
+
+    /// The length of the content.
+    #[must_use]
+    pub fn content_len_bytes(&self) -> u64 {
+        self.content_len_bytes
+    }
+
+    /// Whether the list's group with this number has this sum, and the same length as in a content
+    /// of `base_len_bytes`: the two groups are then taken to be equal in place.
+    #[must_use]
+    pub fn is_equal(&self, group: u64, sum: &GroupSum, base_len_bytes: u64) -> bool {
+        let end = |len: u64| len.min((group + 1).saturating_mul(GROUP_LEN_BYTES));
+        let index = usize::try_from(group).unwrap_or(usize::MAX);
+        end(self.content_len_bytes) == end(base_len_bytes) && self.sums.get(index) == Some(&listed(sum))
     }
 
     /// Writes the list.
@@ -207,8 +256,12 @@ impl GroupList {
         if groups > groups_max {
             return Err(GroupsError::TooMany { groups, groups_max });
         }
-        let mut list = Self::new(kind, content_len_bytes);
-        let mut part = vec![[0; 32]; groups.min(PART_GROUPS) as usize];
+        let mut list = Self {
+            kind,
+            content_len_bytes,
+            sums: Vec::new(),
+        };
+        let mut part = vec![[0; LISTED_SUM_LEN]; groups.min(PART_GROUPS) as usize];
         let mut first = 0;
         while first < groups {
             // At most a part.

@@ -157,6 +157,17 @@ impl SignatureParams {
         }
     }
 
+    /// The parameters for an excerpt in blocks of this length ([`crate::excerpt`]): the shortest
+    /// strong checksums. Excerpts are short, and a weak checksum has to agree first: of an excerpt
+    /// and literals of 64 MiB each, less than one comparison in 2^26 is wrong, and costs bytes.
+    #[must_use]
+    pub fn for_excerpt(block_len_bytes: u32, seed: u64) -> Self {
+        Self {
+            strong_len_bytes: STRONG_LEN_MIN,
+            ..Self::with_block_len(0, block_len_bytes, seed)
+        }
+    }
+
     /// The parameters for the rest of a base and of a new content that group sums leave over, with
     /// these lengths ([`crate::groups`]). Blocks are one leaf long, so that a change in place costs
     /// no more than that. They are longer where much is left of the base (a fourth of rsync's

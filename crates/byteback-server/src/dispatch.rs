@@ -186,6 +186,7 @@ async fn run(route: Route, call: Call) -> Answer {
         Route::Content => reading::content(call).await,
         Route::Signature => signature::signature(call).await,
         Route::Excerpt => signature::excerpt(call).await,
+        Route::ExcerptBytes => reading::excerpt_bytes(call).await,
         Route::Groups => search::groups(call).await,
         Route::Matches => search::matches(call).await,
         Route::Chunks => search::chunks(call).await,

@@ -5,10 +5,11 @@
 //! a part for the whole.
 
 use crate::body::{BodyLimits, CHUNK_LEN, OutgoingBytes, collect, outgoing};
-use crate::call::{Call, blocking, json, stream_permit};
+use crate::call::{Call, Shared, blocking, json, stream_permit};
 use crate::convert;
 use crate::headers::insert_header;
 use crate::problem::{Answer, parameter, refuse, respond};
+use crate::signature::wanted_excerpt;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use byteback_api::contents_request::{ContentsRequest, REQUEST_LEN_MAX};
@@ -18,12 +19,14 @@ use byteback_api::messages::{
 };
 use byteback_api::problem::Code;
 use byteback_api::{MEDIA_BUNDLE, MEDIA_CONTENTS, MEDIA_CONTENTS_REQUEST, MEDIA_DELTA, MEDIA_JSON_LINES};
-use byteback_model::Seq;
+use byteback_model::{FileId, Seq};
 use byteback_store::alike::SoughtContent;
 use byteback_store::content::ContentReader;
 use byteback_store::{Store, StoreError};
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Files between two lines of progress.
 const FILES_PER_LINE: u64 = 64;
@@ -62,23 +65,9 @@ pub(crate) async fn content(mut call: Call) -> Answer {
         blocking(move || store.content(&folder, file, Some(at), bytes)).await?
     };
     let len = range.map_or(size, |(start, end)| end - start);
-    let (mut out, body) = outgoing(if wants_delta { None } else { Some(len) });
-    let shared = std::sync::Arc::clone(&call.shared);
-    tokio::task::spawn_blocking(move || {
-        let sent = if wants_delta {
-            send_delta(reader, &mut out)
-        } else {
-            send_bytes(reader, &mut out)
-        };
-        if let Err(error) = sent {
-            shared.config.report(&format!("contents of {file}: {error}"));
-            // Damage that is not noted is found by the next verification.
-            let _ = shared.store.note_damage(&error);
-            out.fail();
-        }
-        drop(permit);
-    });
-    let mut response = Response::new(body);
+    let send = if wants_delta { send_delta } else { send_bytes };
+    let len_said = (!wants_delta).then_some(len);
+    let mut response = Response::new(sent(&call.shared, (file, reader), (len_said, send), permit));
     if range.is_some() {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
@@ -102,6 +91,45 @@ pub(crate) async fn content(mut call: Call) -> Answer {
         );
     }
     Ok(response)
+}
+
+pub(crate) async fn excerpt_bytes(mut call: Call) -> Answer {
+    let (folder, file) = (call.folder()?, call.node()?);
+    let at = call.query::<Seq>("at")?;
+    call.finish_query()?;
+    let excerpt = wanted_excerpt(&mut call).await?;
+    let permit = stream_permit(&call.shared).await?;
+    let store = call.shared.store.clone();
+    let reader = blocking(move || store.excerpt_bytes(&folder, file, at, &excerpt)).await?;
+    let mut response = Response::new(sent(&call.shared, (file, reader), (None, send_delta), permit));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_DELTA));
+    Ok(response)
+}
+
+type Send = fn(ContentReader, &mut OutgoingBytes) -> Result<(), StoreError>;
+
+/// The body of an answer that has contents of a file, sent in a way that takes this number of
+/// bytes, if that is known.
+fn sent(
+    shared: &Arc<Shared>,
+    (file, reader): (FileId, ContentReader),
+    (len, send): (Option<u64>, Send),
+    permit: OwnedSemaphorePermit,
+) -> Body {
+    let (mut out, body) = outgoing(len);
+    let shared = Arc::clone(shared);
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = send(reader, &mut out) {
+            shared.config.report(&format!("contents of {file}: {error}"));
+            // Damage that is not noted is found by the next verification.
+            let _ = shared.store.note_damage(&error);
+            out.fail();
+        }
+        drop(permit);
+    });
+    body
 }
 
 fn byteback_store_range((start, end): (u64, u64)) -> Option<byteback_store::ByteRange> {
@@ -250,7 +278,7 @@ pub(crate) async fn contents(mut call: Call) -> Answer {
     let store = call.shared.store.clone();
     let reader = blocking(move || store.many_contents(&folder, wanted.at, wanted.files)).await?;
     let (mut out, body) = outgoing(None);
-    let shared = std::sync::Arc::clone(&call.shared);
+    let shared = Arc::clone(&call.shared);
     tokio::task::spawn_blocking(move || {
         // An error of the destination means that the client went away.
         if let Err(error) = reader.write(&mut out) {

@@ -59,6 +59,18 @@ pub(crate) async fn excerpt(mut call: Call) -> Answer {
         let (least, most) = block_lens.into_inner();
         return Err(parameter(format!("'block' must be from {least} to {most}")));
     }
+    let sought = wanted_excerpt(&mut call).await?;
+    let permit = signature_permit(&call.shared).await?;
+    let store = call.shared.store.clone();
+    let (base_len, reader) = blocking(move || store.excerpt(&folder, file, at, &sought, block_len)).await?;
+    let mut head = Vec::new();
+    ExcerptAnswer::write_head(base_len, &mut head)
+        .map_err(|error| refuse(Code::Internal, format!("cannot encode an answer: {error}")))?;
+    Ok(answer(&call.shared, file, (MEDIA_EXCERPT_ANSWER, head), reader, permit))
+}
+
+/// The excerpt in the body of a call.
+pub(crate) async fn wanted_excerpt(call: &mut Call) -> Result<Excerpt, Box<Problem>> {
     let reported = call.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     if reported.is_some_and(|reported| reported != MEDIA_EXCERPT.as_bytes()) {
         return Err(parameter(format!("the Content-Type must be {MEDIA_EXCERPT}")));
@@ -69,14 +81,7 @@ pub(crate) async fn excerpt(mut call: Call) -> Answer {
         bytes_per_s_min: Some(BYTES_PER_S_MIN),
     };
     let bytes = collect(std::mem::take(&mut call.body), limits).await?;
-    let sought = Excerpt::decode(&bytes).map_err(|error| refuse(Code::InvalidBody, error.to_string()))?;
-    let permit = signature_permit(&call.shared).await?;
-    let store = call.shared.store.clone();
-    let (base_len, reader) = blocking(move || store.excerpt(&folder, file, at, &sought, block_len)).await?;
-    let mut head = Vec::new();
-    ExcerptAnswer::write_head(base_len, &mut head)
-        .map_err(|error| refuse(Code::Internal, format!("cannot encode an answer: {error}")))?;
-    Ok(answer(&call.shared, file, (MEDIA_EXCERPT_ANSWER, head), reader, permit))
+    Excerpt::decode(&bytes).map_err(|error| refuse(Code::InvalidBody, error.to_string()))
 }
 
 /// Streams a signature behind a head.

@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::sums::chunk::LeafSum;
 use crate::sums::reader::{LeafReader, Leaves};
 use crate::sums::{CHUNK_LEN, Purpose};
-use byteback_delta::groups::{EqualGroups, GroupList};
+use byteback_delta::groups::{EqualGroups, ListedGroups};
 use byteback_delta::leaves::{
     GROUP_LEN_BYTES, GroupSum, LeafBlock, LeafBlocks, LeafDigest, LeafKind, group_sum, leaf_count,
 };
@@ -42,7 +42,7 @@ const _: () = assert!(CHUNK_LEN == GROUP_LEN_BYTES);
 
 /// The sums of a new content's groups.
 #[derive(Debug)]
-pub struct SoughtGroups(GroupList);
+pub struct SoughtGroups(ListedGroups);
 
 impl SoughtGroups {
     /// Reads the stream of a list, which ends with its sums.
@@ -50,7 +50,7 @@ impl SoughtGroups {
     /// # Errors
     /// [`StoreError::InvalidSearch`].
     pub fn read(mut stream: impl Read) -> Result<Self, StoreError> {
-        let list = GroupList::read(&mut stream, GROUPS_MAX).map_err(refused)?;
+        let list = ListedGroups::read(&mut stream, GROUPS_MAX).map_err(refused)?;
         end(stream)?;
         Ok(Self(list))
     }
@@ -140,7 +140,7 @@ impl Store {
 
 /// The comparison, group by group.
 struct Comparison<'a> {
-    list: &'a GroupList,
+    list: &'a ListedGroups,
     base_len: u64,
     equal: EqualGroups,
     /// Index of the next group.

@@ -6,7 +6,7 @@
 //! client can ask for read everything. Sums are kept of a file's newest contents only; a signature
 //! of older ones uses the sums that still hold, and changes none.
 //!
-//! The signature of an excerpt reads its ranges alone, in blocks that may be short.
+//! The signature of an excerpt reads its ranges alone, in blocks that may be short; so do its bytes.
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
@@ -31,6 +31,9 @@ pub use byteback_delta::signature::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureRequ
 
 /// The longest excerpt of a content, in bytes: each of its ranges may cost reading a whole frame.
 pub const EXCERPT_LEN_MAX: u64 = 64 << 20;
+
+/// The longest excerpt whose bytes are read, in bytes: a client holds them in memory.
+pub const EXCERPT_BYTES_LEN_MAX: u64 = 16 << 20;
 
 /// The longest strong checksum, in bytes.
 pub const STRONG_LEN_MAX: u8 = byteback_delta::strong::STRONG_LEN_MAX as u8;
@@ -123,22 +126,48 @@ impl Store {
         let content = self.content_at(folder, file, at)?;
         let excerpt = excerpt.within(content.len);
         let len = excerpt.len_bytes();
-        if len > EXCERPT_LEN_MAX {
+        let contents = self.excerpt_of(&content, &excerpt, EXCERPT_LEN_MAX)?;
+        let reader = SignatureReader {
+            store: self.clone(),
+            contents: Contents::Bytes(Box::new(contents)),
+            params: SignatureParams::for_excerpt(block_len_bytes, self.draw_seed()?),
+            len,
+        };
+        Ok((content.len, reader))
+    }
+
+    /// Begins to read an excerpt of a file's contents at a moment; what lies behind their end is
+    /// left out. The length of such an excerpt is bounded by [`EXCERPT_BYTES_LEN_MAX`].
+    ///
+    /// # Errors
+    /// The folder, the moment or the file does not exist; the excerpt is too long; the catalog
+    /// fails.
+    pub fn excerpt_bytes(
+        &self,
+        folder: &str,
+        file: FileId,
+        at: Option<Seq>,
+        excerpt: &Excerpt,
+    ) -> Result<ContentReader, StoreError> {
+        let content = self.content_at(folder, file, at)?;
+        self.excerpt_of(&content, &excerpt.within(content.len), EXCERPT_BYTES_LEN_MAX)
+    }
+
+    fn excerpt_of(
+        &self,
+        content: &HashedContent,
+        excerpt: &Excerpt,
+        len_max: u64,
+    ) -> Result<ContentReader, StoreError> {
+        let len = excerpt.len_bytes();
+        if len > len_max {
             return Err(StoreError::InvalidParameter(format!(
-                "the excerpt has {len} bytes, but may have at most {EXCERPT_LEN_MAX}"
+                "the excerpt has {len} bytes, but may have at most {len_max}"
             )));
         }
         let rows = layer_rows(&*self.catalog().read()?, content.node, content.layer, LayerNumber::NONE)?;
         let runs = rows.into_iter().map(Run::stored).collect();
-        let resolver = Resolver::through(runs, excerpt.ranges());
-        let contents = ContentReader::of_resolver(self, resolver, content.len)?;
-        let reader = SignatureReader {
-            store: self.clone(),
-            contents: Contents::Bytes(Box::new(contents)),
-            params: SignatureParams::with_block_len(len, block_len_bytes, self.draw_seed()?),
-            len,
-        };
-        Ok((content.len, reader))
+        ContentReader::of_resolver(self, Resolver::through(runs, excerpt.ranges()), content.len)
     }
 
     /// A random number that keys the checksums of one signature.

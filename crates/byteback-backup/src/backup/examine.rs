@@ -201,7 +201,7 @@ impl Job<'_> {
         let is_unknown = error.is_unknown_call() || error.problem.as_deref().is_some_and(is_refused);
         let mut answers = self.answers.get();
         // Without a second look files are still found.
-        if is_unknown || call == Call::Excerpt {
+        if is_unknown || matches!(call, Call::Excerpt | Call::ExcerptBytes) {
             answers.end_of(call);
         } else if error.kind.is_transient() {
             answers.end();

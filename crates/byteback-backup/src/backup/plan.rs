@@ -113,6 +113,8 @@ pub(super) enum Call {
     Lookup,
     /// Gives a signature of parts in short blocks; without an answer, what is left is sent.
     Excerpt,
+    /// Gives the bytes of parts; without an answer, they are looked for in shorter blocks.
+    ExcerptBytes,
 }
 
 impl Call {
@@ -140,6 +142,7 @@ pub(super) struct Answers {
     alike: bool,
     lookup: bool,
     excerpt: bool,
+    excerpt_bytes: bool,
 }
 
 impl Answers {
@@ -153,6 +156,7 @@ impl Answers {
         alike: true,
         lookup: true,
         excerpt: true,
+        excerpt_bytes: true,
     };
 
     /// Drops all calls: the server is busy, or gone.
@@ -166,6 +170,7 @@ impl Answers {
             alike: false,
             lookup: false,
             excerpt: false,
+            excerpt_bytes: false,
         };
     }
 
@@ -180,6 +185,7 @@ impl Answers {
             Call::Alike => self.alike = false,
             Call::Lookup => self.lookup = false,
             Call::Excerpt => self.excerpt = false,
+            Call::ExcerptBytes => self.excerpt_bytes = false,
         }
     }
 
@@ -199,6 +205,7 @@ impl Answers {
             Call::Alike => self.alike,
             Call::Lookup => self.lookup,
             Call::Excerpt => self.excerpt,
+            Call::ExcerptBytes => self.excerpt_bytes,
         }
     }
 }

@@ -195,7 +195,7 @@ fn answer_one(mut client: TcpStream, to: SocketAddr, script: &dyn Fn(&Asked<'_>)
         query,
         body: &sent,
     };
-    if ["alike", "signature", "excerpt", "groups", "matches", "chunks"].contains(&call)
+    if ["alike", "signature", "excerpt", "bytes", "groups", "matches", "chunks"].contains(&call)
         && let Some((status, media, body)) = script(&asked)
     {
         let len = body.len();
@@ -269,7 +269,7 @@ fn groups_of(new: &[u8], equal: &[u64]) -> Vec<u8> {
     let mut digest = LeafDigest::with_groups(LeafKind::Blake3, new.len() as u64);
     digest.push(new);
     let (_, list) = digest.finish_with_groups().unwrap();
-    let mut groups = EqualGroups::new(&list, new.len() as u64);
+    let mut groups = EqualGroups::new(&list.listed(), new.len() as u64);
     equal.iter().for_each(|group| groups.set(*group));
     let mut stream = Vec::new();
     groups.write(&mut stream).unwrap();

@@ -119,8 +119,8 @@ fn search_reads_at_the_server_only_what_is_around() {
     let report = rig.backup().unwrap();
     assert_eq!((report.examined_files, report.literal_bytes), (1, 11 << 20));
     let read = rig.signature_read_bytes() - read_before;
-    // A second look reads around what is left at the end.
-    assert!((13 << 20..(13 << 20) + 128 * 1024).contains(&read), "{read}");
+    // Second looks read samples of what is left.
+    assert!((13 << 20..16 << 20).contains(&read), "{read}");
     assert_eq!(report.hashed_bytes, 11 << 20);
 }
 

@@ -7,6 +7,7 @@ use byteback_backup::decisions::DeltaMethod;
 use byteback_backup::{BackupReport, DeltaChoice, SnapshotSpec};
 use byteback_delta::excerpt::{Excerpt, ExcerptAnswer};
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
+use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 use byteback_oplog::WholeReason;
@@ -75,7 +76,7 @@ fn answer_of(content: &[u8], base_len: u64, asked: &Asked<'_>) -> Vec<u8> {
     let block_len = asked.query.split('&').find_map(|field| field.strip_prefix("block="));
     let mut stream = Vec::new();
     ExcerptAnswer::write_head(base_len, &mut stream).unwrap();
-    let params = SignatureParams::with_block_len(excerpt.len_bytes(), block_len.unwrap().parse().unwrap(), 7);
+    let params = SignatureParams::for_excerpt(block_len.unwrap().parse().unwrap(), 7);
     let mut writer = SignatureWriter::new(stream, params, excerpt.len_bytes()).unwrap();
     for part in excerpt.ranges() {
         writer
@@ -178,6 +179,159 @@ fn older_servers_are_asked_for_one_excerpt() {
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
+/// Content in rows, each of which has bytes that no other has.
+fn rows(numbers: impl Iterator<Item = u64>, row_len: usize) -> Vec<u8> {
+    numbers.flat_map(|number| noise(1000 + number, row_len)).collect()
+}
+
+/// A database that was packed: rows of the end fill the gaps that others left, and the file is
+/// shorter. Nothing is known but that.
+#[test]
+fn rows_that_moved_anywhere_are_found() {
+    let mut rig = Rig::new(1);
+    rig.options.limits.looked_for_len_min_bytes = 4 << 20;
+    rig.options.limits.extents_max = 1 << 16;
+    let mut random = SplitMix64::new(seed(63));
+    let mut numbers: Vec<u64> = (0..6000).collect();
+    let file = rig.with_file(&rows(numbers.iter().copied(), 350));
+    for at in 0..4000 {
+        if random.below(3) == 0 {
+            let last = numbers.len() - 1;
+            numbers.swap(at, last);
+            numbers.pop();
+        }
+    }
+    let packed = rows(numbers.iter().copied(), 350);
+    {
+        let mut state = rig.tree.lock();
+        state.write(file, 0, &packed);
+        state.truncate(file, packed.len() as u64);
+        state.mark_whole(file, WholeReason::Untracked);
+    }
+    let report = rig.backup().unwrap();
+    assert!(
+        report.literal_bytes <= packed.len() as u64 / 50,
+        "{}",
+        report.literal_bytes
+    );
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Counters in the pages of a database.
+fn change_counters(rig: &Rig, file: NodeId, bytes: &mut [u8]) -> u64 {
+    let mut state = rig.tree.lock();
+    let mut changed_bytes = 0;
+    for page in (0..LEN / 4096).step_by(3) {
+        for counter in [page * 4096 + 24, page * 4096 + 96, page * 4096 + 1500] {
+            bytes[counter..counter + 4].copy_from_slice(&noise(counter as u64, 4));
+            state.write(file, counter as u64, &bytes[counter..counter + 4]);
+            changed_bytes += 4;
+        }
+    }
+    state.mark_whole(file, WholeReason::Untracked);
+    changed_bytes
+}
+
+#[test]
+fn changed_bytes_alone_are_sent_after_all_rounds() {
+    let mut rig = Rig::new(1);
+    rig.options.limits.looked_for_len_min_bytes = 1 << 20;
+    rig.options.limits.extents_max = 1 << 16;
+    let mut bytes = noise(1, LEN);
+    let file = rig.with_file(&bytes);
+    let changed_bytes = change_counters(&rig, file, &mut bytes);
+    let report = rig.backup().unwrap();
+    // Between two counters, and before the first one, are too few bytes for a match.
+    assert!(
+        (changed_bytes..=changed_bytes * 6).contains(&report.literal_bytes),
+        "{} of {changed_bytes}",
+        report.literal_bytes
+    );
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Backs counters up behind a server that answers a call for bytes of an excerpt so. Returns the
+/// changed bytes and the number of these calls, too.
+fn counters_behind(answer: impl Fn(&Asked<'_>) -> Answer + Send + Sync + 'static) -> (BackupReport, u64, u64) {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let script = move |asked: &Asked<'_>| {
+        (asked.call == "bytes").then(|| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            answer(asked)
+        })
+    };
+    let mut rig = Rig::through(5, patient(), answering_proxy(script));
+    rig.options.limits.looked_for_len_min_bytes = 1 << 20;
+    rig.options.limits.extents_max = 1 << 16;
+    let mut bytes = noise(1, LEN);
+    let file = rig.with_file(&bytes);
+    let changed_bytes = change_counters(&rig, file, &mut bytes);
+    let report = rig.backup().unwrap();
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    (report, changed_bytes, asked.load(Ordering::SeqCst))
+}
+
+/// The bytes of an excerpt at a server that has `content`.
+fn bytes_of(content: &[u8], asked: &Asked<'_>) -> Vec<u8> {
+    let excerpt = Excerpt::decode(asked.body).unwrap().within(content.len() as u64);
+    let mut writer = DeltaWriter::new(Vec::new(), 0, content.len() as u64, WriterOptions::default()).unwrap();
+    for part in excerpt.ranges() {
+        let bytes = &content[part.start() as usize..part.end() as usize];
+        writer.literal_bytes(part.start(), bytes).unwrap();
+    }
+    writer.finish().unwrap().0
+}
+
+#[test]
+fn wrong_bytes_of_an_excerpt_count_for_nothing() {
+    let base = noise(1, LEN);
+    let true_base = base.clone();
+    let (report, changed_bytes, _) =
+        counters_behind(move |asked| (200, byteback_api::MEDIA_DELTA, bytes_of(&true_base, asked)));
+    assert!(report.literal_bytes <= changed_bytes * 6, "{}", report.literal_bytes);
+    // The server claims to have what is new.
+    let mut lie = base;
+    for page in (0..LEN / 4096).step_by(3) {
+        for counter in [page * 4096 + 24, page * 4096 + 96, page * 4096 + 1500] {
+            lie[counter..counter + 4].copy_from_slice(&noise(counter as u64, 4));
+        }
+    }
+    let (report, ..) = counters_behind(move |asked| (200, byteback_api::MEDIA_DELTA, bytes_of(&lie, asked)));
+    assert_eq!((report.examined_files, report.literal_bytes), (0, LEN as u64));
+}
+
+#[test]
+fn unusable_bytes_of_an_excerpt_cost_bytes_alone() {
+    type Wrong = fn(Vec<u8>, &Asked<'_>) -> Answer;
+    let wrong: [(&str, Wrong); 6] = [
+        ("no such call", |_, _| (404, "text/html", b"<h1>not here</h1>".to_vec())),
+        ("another type", |good, _| (200, MEDIA_SIGNATURE, good)),
+        ("nonsense", |_, _| (200, byteback_api::MEDIA_DELTA, b"hello".to_vec())),
+        ("damaged", |mut good, _| {
+            good[70] ^= 1;
+            (200, byteback_api::MEDIA_DELTA, good)
+        }),
+        ("another base", |_, asked| {
+            (200, byteback_api::MEDIA_DELTA, bytes_of(&noise(1, LEN + 1), asked))
+        }),
+        ("failed", |_, _| (500, "text/plain", Vec::new())),
+    ];
+    for (what, wrong) in wrong {
+        let base = noise(1, LEN);
+        let (report, changed_bytes, asked) = counters_behind(move |asked| wrong(bytes_of(&base, asked), asked));
+        // Short blocks.
+        assert!(
+            (changed_bytes * 8..=changed_bytes * 64).contains(&report.literal_bytes),
+            "{what}: {} of {changed_bytes}",
+            report.literal_bytes
+        );
+        assert_eq!(report.examined_files, 1, "{what}");
+        // A server that fails, or whose answer ends early, is asked again a few times.
+        assert!((1..=8).contains(&asked), "{what}: {asked}");
+    }
+}
+
 /// Pages of a database in which cells move: the log knows the pages.
 #[test]
 fn cells_that_move_within_reported_pages_are_found() {
@@ -263,6 +417,7 @@ fn many_gaps_are_looked_for_as_they_come() {
         let mut rig = Rig::new(1);
         rig.options.part_len_bytes = part_len;
         rig.options.limits.looked_for_len_min_bytes = [16 * 1024, 100_000, 300_000][round];
+        rig.options.limits.extents_max = 1 << 14;
         let base = noise(1, 6 << 20);
         let mut bytes = base.clone();
         let file = rig.with_file(&bytes);

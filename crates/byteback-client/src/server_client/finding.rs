@@ -9,11 +9,12 @@ use crate::error::ServerError;
 use byteback_api::directory_digests::{DirectoryDigests, LIST_LEN_MAX};
 use byteback_api::routes::Route;
 use byteback_api::{
-    FolderName, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DIRECTORY_DIGESTS, MEDIA_EXCERPT, MEDIA_EXCERPT_ANSWER,
-    MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE,
+    FolderName, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA, MEDIA_DIRECTORY_DIGESTS, MEDIA_EXCERPT,
+    MEDIA_EXCERPT_ANSWER, MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE,
 };
+use byteback_delta::ReadError;
 use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
-use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptError};
+use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptBytes, ExcerptError};
 use byteback_delta::groups::{GroupAnswer, GroupList, GroupsError};
 use byteback_delta::matches::{MatchList, MatchesError};
 use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
@@ -105,6 +106,37 @@ impl ServerClient {
                 ExcerptError::Truncated | ExcerptError::Signature(SignatureError::Truncated { .. }) => {
                     Broken::cut_short()
                 }
+                error => Broken::Content(error.to_string()),
+            })
+        })
+    }
+
+    /// The bytes of an excerpt of a file's contents at a moment.
+    ///
+    /// # Errors
+    /// `NotFound` if the file did not exist then, or the server is older than
+    /// this call; `Protocol` for an answer that is not about this excerpt.
+    pub fn excerpt_bytes(
+        &self,
+        folder: &FolderName,
+        node: FileId,
+        at: Seq,
+        excerpt: &Excerpt,
+    ) -> Result<ExcerptBytes, ServerError> {
+        let parameters = [("at", at.to_string())];
+        let mut ask = self.ask(Route::ExcerptBytes, &[folder.as_str(), &node.to_string()], &parameters);
+        let bytes = excerpt.encode();
+        ask.body = Body::Bytes {
+            media: MEDIA_EXCERPT,
+            bytes: &bytes,
+        };
+        self.stream_of(&ask, MEDIA_DELTA, |stream| {
+            ExcerptBytes::read(stream, excerpt).map_err(|error| match error {
+                ExcerptError::Io(error) | ExcerptError::Bytes(ReadError::Read { source: error, .. }) => {
+                    Broken::Connection(error)
+                }
+                // A delta has an end of its own.
+                ExcerptError::Bytes(ReadError::CutOff { .. }) => Broken::cut_short(),
                 error => Broken::Content(error.to_string()),
             })
         })

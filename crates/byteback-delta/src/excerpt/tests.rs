@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::noise;
 use crate::signature::{SignatureParams, SignatureWriter};
+use crate::write::{DeltaWriter, WriterOptions};
 
 fn range(start: u64, end: u64) -> ByteRange {
     ByteRange::new(start, end).unwrap()
@@ -16,7 +17,7 @@ fn excerpt(ranges: &[(u64, u64)]) -> Excerpt {
 
 fn answer(base: &[u8], excerpt: &Excerpt, block_len: u32) -> Vec<u8> {
     let here = excerpt.within(base.len() as u64);
-    let params = SignatureParams::with_block_len(here.len_bytes(), block_len, 5);
+    let params = SignatureParams::for_excerpt(block_len, 5);
     let mut stream = Vec::new();
     ExcerptAnswer::write_head(base.len() as u64, &mut stream).unwrap();
     let mut writer = SignatureWriter::new(stream, params, here.len_bytes()).unwrap();
@@ -146,4 +147,74 @@ fn too_many_ranges_are_refused_before_anything_is_reserved() {
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     assert!(matches!(Excerpt::decode(&bytes), Err(ExcerptError::TooMany(count)) if count == RANGES_MAX + 1));
+}
+
+/// The bytes of an excerpt as a server sends them: all that lies in `sent`.
+fn bytes_of(base: &[u8], sent: &Excerpt) -> Vec<u8> {
+    let mut writer = DeltaWriter::new(Vec::new(), 0, base.len() as u64, WriterOptions::default()).unwrap();
+    for part in sent.within(base.len() as u64).ranges() {
+        let bytes = &base[part.start() as usize..part.end() as usize];
+        match bytes.iter().all(|byte| *byte == 0) {
+            true => writer.zero(*part).unwrap(),
+            false => writer.literal_bytes(part.start(), bytes).unwrap(),
+        }
+    }
+    writer.finish().unwrap().0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bytes_of_an_excerpt_are_those_of_the_base(
+        ranges in prop::collection::vec((0..900_000_u64, 1..60_000_u64), 0..8),
+        zeros in (0..900_000_usize, 0..300_000_usize),
+        base_len in 0..900_000_usize,
+    ) {
+        let mut base = noise(4, base_len);
+        let zeros_end = (zeros.0 + zeros.1).min(base_len);
+        base[zeros.0.min(zeros_end)..zeros_end].fill(0);
+        let set: ExtentSet = ranges.iter().filter_map(|(start, len)| ByteRange::from_offset_len(*start, *len)).collect();
+        let sought = Excerpt::new(&set);
+        let read = ExcerptBytes::read(&bytes_of(&base, &sought)[..], &sought).unwrap();
+        let expected: Vec<u8> = (0..base_len).filter(|at| set.contains(*at as u64)).map(|at| base[at]).collect();
+        prop_assert_eq!(read.base_len_bytes, base_len as u64);
+        prop_assert_eq!(read.excerpt, sought.within(base_len as u64));
+        prop_assert!(read.bytes == expected);
+    }
+}
+
+#[test]
+fn damaged_and_cut_bytes_of_an_excerpt_are_refused() {
+    let base = noise(5, 3000);
+    let sought = excerpt(&[(0, 100), (2000, 2300), (2900, 4000)]);
+    let stream = bytes_of(&base, &sought);
+    assert!(ExcerptBytes::read(&stream[..], &sought).is_ok());
+    for bit in 0..stream.len() * 8 {
+        let mut flipped = stream.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(ExcerptBytes::read(&flipped[..], &sought).is_err(), "bit {bit}");
+    }
+    for len in 0..stream.len() {
+        assert!(ExcerptBytes::read(&stream[..len], &sought).is_err(), "{len} bytes");
+    }
+}
+
+#[test]
+fn bytes_of_another_excerpt_are_refused() {
+    let base = noise(5, 3000);
+    let sought = excerpt(&[(100, 200), (2000, 2300)]);
+    for other in [[(100, 201)], [(99, 200)], [(1000, 1001)], [(150, 2100)]] {
+        let refused = ExcerptBytes::read(&bytes_of(&base, &excerpt(&other))[..], &sought);
+        assert!(matches!(refused, Err(ExcerptError::Impossible(_))), "{other:?}");
+    }
+    // A delta of copies has no bytes.
+    let options = WriterOptions {
+        copies: true,
+        ..WriterOptions::default()
+    };
+    let mut copies = DeltaWriter::new(Vec::new(), 3000, 3000, options).unwrap();
+    copies.copy(range(100, 200), 0).unwrap();
+    let refused = ExcerptBytes::read(&copies.finish().unwrap().0[..], &sought);
+    assert!(matches!(refused, Err(ExcerptError::Impossible(_))));
 }

@@ -1,14 +1,19 @@
 //! The second search, in an excerpt of the base ([`crate::excerpt`]), for what a finder with long
 //! blocks left of a new content.
 //!
-//! [`excerpt_around`] decides which ranges of the base are worth a finer signature: those between
-//! the places of each gap's neighbours. [`find_in_excerpt`] moves a window over one gap's bytes, as
-//! in [`super::rolling`], and finds them anywhere in the excerpt.
+//! [`excerpt_for`] decides which ranges of the base are worth a finer signature: those that no copy
+//! is from; if these are very many, those of them between the places of each gap's neighbours.
+//! [`find_in_excerpt`] moves a window over one gap's bytes, as in [`super::rolling`], and finds them
+//! anywhere in the excerpt.
 
 use byteback_extents::{ByteRange, ExtentSet};
 
 use super::{BlockIndex, ExtentSink, FindStats, RollingFinder};
 use crate::excerpt::Excerpt;
+
+/// All that is unused of a base is searched if it has at most this many times the bytes that are
+/// looked for.
+const EXCERPT_SHARE_MAX: u64 = 3;
 
 /// A range of the new content that a finder did not find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,12 +27,6 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// Whether a base of this length has anything where the gap's bytes are to be looked for.
-    #[must_use]
-    pub fn has_candidates(&self, base_len_bytes: u64) -> bool {
-        self.candidates(base_len_bytes).next().is_some()
-    }
-
     /// The ranges of a base of `base_len_bytes` in which the gap's bytes are to be looked for: what
     /// lies between its neighbours; if that is much more than the gap, or they moved apart, as much
     /// as the gap beside each of them.
@@ -37,7 +36,7 @@ impl Gap {
             self.base_before.min(base_len_bytes),
             self.base_behind.min(base_len_bytes),
         );
-        let is_between = before <= behind && behind - before <= len.saturating_mul(3);
+        let is_between = before <= behind && behind - before <= len.saturating_mul(EXCERPT_SHARE_MAX);
         let between = ByteRange::new(before, behind).filter(|_| is_between);
         let beside = [
             ByteRange::new(before, before.saturating_add(len).min(base_len_bytes)),
@@ -49,14 +48,24 @@ impl Gap {
 }
 
 /// The excerpt of a base of `base_len_bytes` in which the bytes of these gaps are to be looked for.
-/// Its ranges consist of whole blocks of `block_len_bytes`, so that no block has bytes of two of
-/// them.
+/// `unused` are the ranges of the base that no copy is from. Bytes that a copy is from are taken to
+/// be nowhere else: a second copy of them is new, and a compressor finds it.
+///
+/// The excerpt's ranges consist of whole blocks of `block_len_bytes`, so that no block has bytes of
+/// two of them.
 #[must_use]
-pub fn excerpt_around(gaps: &[Gap], base_len_bytes: u64, block_len_bytes: u32) -> Excerpt {
+pub fn excerpt_for(gaps: &[Gap], unused: &ExtentSet, base_len_bytes: u64, block_len_bytes: u32) -> Excerpt {
     let block_len = u64::from(block_len_bytes.max(1));
-    let candidates = gaps.iter().flat_map(|gap| gap.candidates(base_len_bytes));
-    let mut candidates: Vec<ByteRange> = candidates.collect();
-    candidates.sort_unstable();
+    let sought_len: u64 = gaps.iter().map(|gap| gap.range.len_bytes()).sum();
+    let around;
+    let candidates = match unused.total_len_bytes() <= sought_len.saturating_mul(EXCERPT_SHARE_MAX) {
+        true => unused,
+        false => {
+            let candidates = gaps.iter().flat_map(|gap| gap.candidates(base_len_bytes));
+            around = candidates.collect::<ExtentSet>().intersection(unused);
+            &around
+        }
+    };
     let mut ranges = ExtentSet::new();
     let mut end = 0;
     for candidate in candidates {
@@ -85,7 +94,12 @@ pub fn find_in_excerpt<S: ExtentSink>(
     (offset, bytes): (u64, &[u8]),
     sink: S,
 ) -> Result<(S, FindStats), S::Error> {
-    let sink = FromExcerpt { excerpt, offset, sink };
+    let sink = FromExcerpt {
+        excerpt,
+        offset,
+        bytes,
+        sink,
+    };
     let mut finder = RollingFinder::new(index, sink);
     finder.push(bytes)?;
     let (placed, stats) = finder.finish()?;
@@ -96,7 +110,19 @@ pub fn find_in_excerpt<S: ExtentSink>(
 struct FromExcerpt<'e, S> {
     excerpt: &'e Excerpt,
     offset: u64,
+    bytes: &'e [u8],
     sink: S,
+}
+
+impl<'e, S: ExtentSink> FromExcerpt<'e, S> {
+    /// The gap's bytes in this range, if they are one byte again and again. A copy of each block
+    /// of them takes more room than they do, compressed.
+    fn run(&self, range: ByteRange) -> Option<&'e [u8]> {
+        let at = |offset: u64| usize::try_from(offset).ok();
+        let bytes = self.bytes.get(at(range.start())?..at(range.end())?)?;
+        let first = bytes.first()?;
+        bytes.iter().all(|byte| byte == first).then_some(bytes)
+    }
 }
 
 impl<S: ExtentSink> ExtentSink for FromExcerpt<'_, S> {
@@ -107,6 +133,9 @@ impl<S: ExtentSink> ExtentSink for FromExcerpt<'_, S> {
     }
 
     fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), S::Error> {
+        if let Some(run) = self.run(range) {
+            return self.sink.literal(self.offset + range.start(), run);
+        }
         let mut at = self.offset + range.start();
         let sought = ByteRange::from_offset_len(base_offset, range.len_bytes());
         for part in sought.into_iter().flat_map(|sought| self.excerpt.in_base(sought)) {

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use byteback_extents::ByteRange;
 
 use super::{
-    ANSWER_MAGIC, Gathering, GroupList, GroupsError, VERSION, array, check_header, fill, group_count, part_crc,
+    ANSWER_MAGIC, Gathering, GroupsError, ListedGroups, VERSION, array, check_header, fill, group_count, part_crc,
 };
 use crate::leaves::{GROUP_LEN_BYTES, LeafKind};
 use crate::signature::{Signature, SignatureParams};
@@ -39,7 +39,7 @@ pub struct GroupAnswer {
 impl EqualGroups {
     /// No equal groups yet, for the list and a base of `base_len_bytes`.
     #[must_use]
-    pub fn new(list: &GroupList, base_len_bytes: u64) -> Self {
+    pub fn new(list: &ListedGroups, base_len_bytes: u64) -> Self {
         Self::none(list.kind(), list.content_len_bytes(), base_len_bytes)
     }
 

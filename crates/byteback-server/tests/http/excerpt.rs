@@ -1,10 +1,10 @@
-//! The signature of some ranges of a stored content.
+//! The signature of some ranges of a stored content, and their bytes.
 
 use super::signature::blocks;
 use super::{FILE, World};
 use crate::client::{Answer, connect, head, read_answer, request};
 use byteback_api::MEDIA_EXCERPT;
-use byteback_delta::excerpt::{Excerpt, ExcerptAnswer};
+use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptBytes};
 use byteback_delta::signature::{Signature, SignatureParams};
 use byteback_extents::ByteRange;
 use byteback_host::random::noise;
@@ -69,13 +69,20 @@ fn excerpt_is_answered_by_its_signature_at_each_moment() {
         let params = *read.signature.params();
         let block = query.split(['?', '&']).find_map(|field| field.strip_prefix("block="));
         assert_eq!(params.block_len_bytes.to_string(), block.unwrap());
-        let expected = SignatureParams::with_block_len(here.len() as u64, params.block_len_bytes, params.seed);
+        let expected = SignatureParams::for_excerpt(params.block_len_bytes, params.seed);
         assert_eq!(params, expected);
         assert_eq!(
             blocks(&read.signature),
             blocks(&Signature::of(&here, params)),
             "{ranges:?} {query}"
         );
+        let moment = query.split(['?', '&']).find(|field| field.starts_with("at="));
+        let bytes = target(&format!("/bytes?{}", moment.unwrap_or_default()));
+        let answer = post(&world, &bytes, MEDIA_EXCERPT, &sought.encode()).expect(200);
+        assert_eq!(answer.header("content-type"), "application/vnd.byteback.delta");
+        let read = ExcerptBytes::read(&answer.body[..], &sought).unwrap();
+        assert!(answer.complete && read.bytes == here, "{ranges:?} {query}");
+        assert_eq!(read.base_len_bytes, LEN as u64);
     }
 }
 
@@ -112,17 +119,29 @@ fn excerpt_that_cannot_be_is_refused() {
         post(&world, &good, MEDIA_EXCERPT, &damaged).problem(400, "invalid_body");
     }
     post(&world, &good, MEDIA_EXCERPT, &[0; 100_000]).problem(400, "invalid_body");
+    let bytes = target("/bytes");
+    post(&world, &bytes, MEDIA_EXCERPT, &body).expect(200);
+    for query in ["?block=64", "?at=2", "?at=0", "?more=1"] {
+        post(&world, &format!("{bytes}{query}"), MEDIA_EXCERPT, &body).problem(400, "invalid_parameter");
+    }
+    post(&world, &bytes, "text/plain", &body).problem(400, "invalid_parameter");
+    post(&world, &bytes, MEDIA_EXCERPT, &body[1..]).problem(400, "invalid_body");
+    let unknown = bytes.replace(&FILE.to_string(), "000000000000000000000000000000ff");
+    post(&world, &unknown, MEDIA_EXCERPT, &body).problem(404, "node_not_found");
     assert_eq!(*world.reports.lock().unwrap(), Vec::<String>::new());
 }
 
 #[test]
-fn excerpt_of_more_than_64_mib_is_refused() {
+fn excerpt_of_too_many_bytes_is_refused() {
     let world = World::new();
     world.commit(1, &world.first(1, &vec![7; (64 << 20) + 1])).expect(200);
     let target = target("?block=16777216");
     let of = |len: u64| excerpt(&[(0, len)]).encode();
     post(&world, &target, MEDIA_EXCERPT, &of(64 << 20)).expect(200);
     post(&world, &target, MEDIA_EXCERPT, &of((64 << 20) + 1)).problem(400, "invalid_parameter");
+    let bytes = self::target("/bytes");
+    post(&world, &bytes, MEDIA_EXCERPT, &of(16 << 20)).expect(200);
+    post(&world, &bytes, MEDIA_EXCERPT, &of((16 << 20) + 1)).problem(400, "invalid_parameter");
 }
 
 #[test]

@@ -131,9 +131,7 @@ impl Engine {
             LiveSource::Ranges(ranges) => ranges
                 .iter()
                 .fold(0, |sum, (_, len_bytes)| sum.saturating_add(*len_bytes)),
-            // It could not be sent in a group.
-            LiveSource::Delta { len_bytes, .. } if *len_bytes > self.parts.part_len_bytes as u64 => *len_bytes,
-            LiveSource::Delta { .. } => 0,
+            LiveSource::Delta { len_bytes, .. } => *len_bytes,
         }
     }
 

@@ -10,9 +10,11 @@
 //!
 //! *A second look.* Before literals leave, or are appended, they are looked for once more: whole
 //! blocks anywhere, if the finder searched only a part of the server's version ([`elsewhere`]);
-//! then all in short blocks of what lies around them there ([`second_look`]), as a finder leaves
-//! whole blocks; and at last in what programs overwrote, if that is at hand ([`compared`]).
+//! then all in short blocks of what is left of it ([`second_look`]), as a finder leaves whole
+//! blocks; then blocks at any offset of it ([`anywhere`]); and at last in what programs overwrote,
+//! if that is at hand ([`compared`]).
 
+mod anywhere;
 mod compared;
 mod elsewhere;
 mod second_look;
@@ -22,6 +24,7 @@ use super::super::part_stream::PartStream;
 use super::overwritten::Overwritten;
 use super::{Examined, Place, Stop};
 use crate::decisions::Fallback;
+use anywhere::Anywhere;
 use byteback_api::Digest;
 use byteback_api::batch::ProofRecord;
 use byteback_delta::Source;
@@ -108,6 +111,9 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     added: usize,
     /// Whether whole blocks may lie where the finder did not search.
     may_lie_elsewhere: bool,
+    anywhere: Anywhere,
+    /// Whether nearly all that is unused of the server's version was compared.
+    is_compared: bool,
     /// The bytes that were overwritten, if literals are still to be compared with them.
     overwritten: Option<&'a Overwritten>,
     found_again_bytes: u64,
@@ -146,6 +152,8 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             looked_upto: 0,
             added: 0,
             may_lie_elsewhere: false,
+            anywhere: Anywhere::default(),
+            is_compared: false,
             overwritten: file.overwritten,
             found_again_bytes: 0,
         }
@@ -164,23 +172,42 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     pub(super) fn with_blocks_elsewhere(self) -> Self {
         Self {
             may_lie_elsewhere: true,
+            anywhere: Anywhere::Unasked,
             ..self
         }
     }
 
-    /// For a finder that has compared all with what was overwritten.
-    pub(super) fn without_comparison(self) -> Self {
+    /// For a finder that searched only a part of the server's version, though blocks at multiples
+    /// of their length anywhere.
+    pub(super) fn with_blocks_anywhere(self) -> Self {
+        Self {
+            anywhere: Anywhere::Unasked,
+            ..self
+        }
+    }
+
+    /// For a finder that has compared all with what was overwritten, of which it had nearly all or
+    /// less.
+    pub(super) fn without_comparison(self, had_nearly_all: bool) -> Self {
         Self {
             overwritten: None,
+            is_compared: had_nearly_all,
             ..self
         }
     }
 
     /// Looks for the literals that were not looked for yet, in all ways that are worth it.
-    fn look_again(&mut self) {
+    /// `is_whole`: the finder has passed the whole content.
+    fn look_again(&mut self, is_whole: bool) {
         if second_look::is_wanted(self.place.job) {
             self.look_elsewhere();
-            self.look_closer();
+            if !self.is_compared {
+                self.look_closer(is_whole);
+            }
+            if self.look_anywhere() {
+                // The rest of a copied file lies beside its blocks.
+                self.look_closer(is_whole);
+            }
             self.compare();
             // Once is enough.
             self.looked_upto = self.looked_upto.max(self.literals_end());
@@ -248,7 +275,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     /// bytes that were not read together with the digest. Holes here become holes there, even where
     /// the server has zeros: to checksums both are the same.
     pub(super) fn finish(mut self, proof: Proof, needs_proof: bool, holes: &[ByteRange]) -> Result<FileStats, Stop> {
-        self.look_again();
+        self.look_again(true);
         if self.appended > 0 || self.literals.len() > self.delta_len_max {
             self.append()?;
         }
@@ -435,7 +462,7 @@ impl ExtentSink for FoundFile<'_, '_, '_> {
         while !bytes.is_empty() {
             // Only when more come: literals that just fit need no delta of their own.
             if self.literals.len() == self.gathered_len_max {
-                self.look_again();
+                self.look_again(false);
                 // Little room is not worth a look the next time.
                 if self.literals.len() > self.gathered_len_max / 2 {
                     self.append()?;

@@ -76,7 +76,7 @@ pub(super) fn find(
         .extents_max
         .saturating_sub(parts.len().saturating_mul(2));
     let hold = Hold::for_last_look(reported_len, BLOCK_LEN, room);
-    let mut found = FoundFile::new(place, file, list.base_len_bytes(), stream);
+    let mut found = FoundFile::new(place, file, list.base_len_bytes(), stream).with_blocks_anywhere();
     if !is_all_proven {
         found = found.without_second_look();
     }

@@ -67,7 +67,8 @@ impl Known {
     }
 }
 
-/// The part of a file that was overwritten since the mark, as it was then.
+/// The part of a file that was overwritten since the mark, as it was then: the tree keeps it, or
+/// the server's version has it.
 #[derive(Debug)]
 pub(in crate::backup) struct Overwritten {
     /// The length of the file.
@@ -102,10 +103,16 @@ impl Overwritten {
         // A tree that cannot tell costs bytes.
         let len_bytes = job.tree.before_image(cut, node, &mut take).ok()??;
         let is_within = ranges.last().is_some_and(|last| last.end() <= len_bytes);
-        is_within.then(|| Self {
+        is_within.then(|| Self::new(len_bytes, ranges, bytes))
+    }
+
+    /// What these ranges of a content of `len_bytes` have; they ascend, apart from each other, and
+    /// `bytes` has them one after the other.
+    pub(super) fn new(len_bytes: u64, ranges: Vec<ByteRange>, bytes: Vec<u8>) -> Self {
+        Self {
             len_bytes,
             old: Known::new(ranges, bytes),
-        })
+        }
     }
 
     /// Whether a version of this length can be the one that was overwritten: copies from behind its
@@ -175,9 +182,7 @@ pub(super) fn find(
     let is_known = overwritten.known_bytes().saturating_mul(4) >= new.packed.len_bytes().saturating_mul(3);
     let mut found = match elsewhere.is_empty() {
         false => found.with_blocks_elsewhere(),
-        // A second look is around what was overwritten, where all was compared.
-        true if is_known => found.without_second_look(),
-        true => found.without_comparison(),
+        true => found.with_blocks_anywhere().without_comparison(is_known),
     };
     for (range, source) in &extents.extents {
         for (part, is_elsewhere) in parts(*range, &elsewhere) {

@@ -81,8 +81,8 @@ const LEAF_LEN: f64 = LEAF_LEN_BYTES as f64;
 /// Bytes of a block in a signature.
 const SIGNATURE_ENTRY_LEN: f64 = 12.0;
 
-/// Bytes of a short block in the signature of an excerpt.
-pub(super) const EXCERPT_ENTRY_LEN: u64 = 12;
+/// Bytes of a block in the signature of an excerpt, and of a whole version.
+pub(super) const EXCERPT_ENTRY_LEN: u64 = 10;
 
 /// Bytes of a block in a second look, mostly.
 const SHORT_BLOCK_LEN: f64 = 128.0;
@@ -97,7 +97,7 @@ const FOUND_AGAIN_SHARE: f64 = 0.5;
 
 /// Bytes of a group of leaves, and of its sum in a list.
 const GROUP_LEN: f64 = GROUP_LEN_BYTES as f64;
-const GROUP_ENTRY_LEN: f64 = 32.0;
+const GROUP_ENTRY_LEN: f64 = 16.0;
 
 /// Bytes of a chunk in a list, and the average length of chunks.
 const CHUNK_ENTRY_LEN: f64 = 6.0;
@@ -316,6 +316,27 @@ pub(super) fn second_look_bytes(literal_bytes: u64, gaps: usize, block_len_bytes
     SecondLookBytes {
         asked: EXCERPT_REQUEST_LEN + gaps * EXCERPT_RANGE_LEN + signature * DOWN_SHARE,
         saved: (literals - gaps * block_len) * FOUND_AGAIN_SHARE,
+    }
+}
+
+/// The expected bytes of a look for `literal_bytes` in the bytes themselves of an excerpt of
+/// `excerpt_bytes` in this number of ranges. `found_share` of them is expected there. Both sides
+/// are compressed alike.
+pub(super) fn comparison_bytes(literal_bytes: u64, found_share: f64, excerpt: (u64, usize)) -> SecondLookBytes {
+    let (excerpt_bytes, ranges) = excerpt;
+    SecondLookBytes {
+        asked: EXCERPT_REQUEST_LEN + ranges as f64 * EXCERPT_RANGE_LEN + excerpt_bytes as f64 * DOWN_SHARE,
+        saved: literal_bytes as f64 * found_share.clamp(0.0, FOUND_AGAIN_SHARE),
+    }
+}
+
+/// The expected bytes of a look for `literal_bytes` in the sums of a whole version in blocks of this
+/// length.
+pub(super) fn whole_version_bytes(literal_bytes: u64, base_len_bytes: u64, block_len_bytes: u32) -> SecondLookBytes {
+    let signature = base_len_bytes as f64 / f64::from(block_len_bytes.max(1)) * EXCERPT_ENTRY_LEN as f64;
+    SecondLookBytes {
+        asked: EXCERPT_REQUEST_LEN + signature * DOWN_SHARE,
+        saved: literal_bytes as f64 * FOUND_AGAIN_SHARE,
     }
 }
 

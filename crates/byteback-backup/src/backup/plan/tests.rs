@@ -407,6 +407,7 @@ fn plan_chooses_only_methods_the_server_supports() {
             for chunks in [false, true] {
                 let answers = Answers {
                     excerpt: false,
+                    excerpt_bytes: false,
                     groups: false,
                     digests: false,
                     alike: false,

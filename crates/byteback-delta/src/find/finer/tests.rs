@@ -17,8 +17,24 @@ fn index(base: &[u8], excerpt: &Excerpt, block_len: u32) -> BlockIndex {
         .flat_map(|range| &base[range.start() as usize..range.end() as usize])
         .copied()
         .collect();
-    let params = SignatureParams::with_block_len(bytes.len() as u64, block_len, 5);
+    let params = SignatureParams::for_excerpt(block_len, 5);
     BlockIndex::new(Signature::of(&bytes, params))
+}
+
+/// The ranges of a base of this length that no copy is from.
+fn unused(base_len: u64, found: &FoundExtents) -> ExtentSet {
+    let mut unused: ExtentSet = ByteRange::new(0, base_len).into_iter().collect();
+    for (range, source) in &found.extents {
+        if let Source::Copy { base_offset } = source {
+            unused.remove(ByteRange::from_offset_len(*base_offset, range.len_bytes()).unwrap());
+        }
+    }
+    unused
+}
+
+/// All of a base of this length.
+fn all_of(base_len: u64) -> ExtentSet {
+    ByteRange::new(0, base_len).into_iter().collect()
 }
 
 /// The findings of two searches, in long blocks and then in short ones.
@@ -44,7 +60,7 @@ fn found(base: &[u8], new: &[u8], [long, short]: [u32; 2]) -> FoundExtents {
             }),
         }
     }
-    let excerpt = excerpt_around(&gaps, base.len() as u64, short);
+    let excerpt = excerpt_for(&gaps, &unused(base.len() as u64, &first), base.len() as u64, short);
     for range in excerpt.ranges() {
         assert!(range.len_bytes().is_multiple_of(u64::from(short)) || range.end() == base.len() as u64);
     }
@@ -127,19 +143,65 @@ fn appended_bytes_are_looked_for_nowhere() {
         base_before: 1000,
         base_behind: 1000,
     };
-    assert_eq!(excerpt_around(&[gap], 1000, 64).len_bytes(), 0);
+    assert_eq!(excerpt_for(&[gap], &ExtentSet::new(), 1000, 64).len_bytes(), 0);
 }
 
 #[test]
-fn gaps_whose_neighbours_moved_apart_look_beside_them() {
+fn gaps_of_a_long_base_are_looked_for_beside_their_neighbours() {
     let gap = Gap {
         range: ByteRange::new(1000, 2000).unwrap(),
         base_before: 50_000,
         base_behind: 20_000,
     };
-    let excerpt = excerpt_around(&[gap], 1 << 20, 50);
+    let mut unused = all_of(1 << 20);
+    let excerpt = excerpt_for(&[gap], &unused, 1 << 20, 50);
     let expected = [(19_000, 20_000), (50_000, 51_000)].map(|(start, end)| ByteRange::new(start, end).unwrap());
     assert_eq!(excerpt.ranges(), expected);
+    // A copy is from a part of it.
+    unused.remove(ByteRange::new(19_500, 50_000).unwrap());
+    let excerpt = excerpt_for(&[gap], &unused, 1 << 20, 50);
+    let expected = [(19_000, 19_500), (50_000, 51_000)].map(|(start, end)| ByteRange::new(start, end).unwrap());
+    assert_eq!(excerpt.ranges(), expected);
+}
+
+/// Rows move anywhere when a database is packed.
+#[test]
+fn bytes_that_moved_far_are_found_in_what_is_unused() {
+    let base = noise(3, 1 << 20);
+    let mut new = base.clone();
+    // Two parts of 100 KiB exchange their rows of 300 bytes, in reverse order.
+    let rows = 340;
+    for row in 0..rows {
+        let (one, other) = (row * 300, 800_000 + (rows - 1 - row) * 300);
+        new[one..one + 300].copy_from_slice(&base[other..other + 300]);
+        new[other..other + 300].copy_from_slice(&base[one..one + 300]);
+    }
+    let all = found(&base, &new, [4096, 64]);
+    assert_eq!(compose(&base, &all.extents), new);
+    assert!(
+        literal_bytes(&all) <= 2 * 340 * 2 * 64 + 4 * 4096,
+        "{}",
+        literal_bytes(&all)
+    );
+}
+
+/// Copies of a block of zeros would take more room than zeros, compressed.
+#[test]
+fn runs_of_one_byte_are_literals() {
+    let mut base = noise(3, 64 << 10);
+    base[8192..9216].fill(0);
+    let mut new = base.clone();
+    new[8192..16384].fill(0);
+    new[12_000] = 1;
+    let all = found(&base, &new, [4096, 64]);
+    assert_eq!(compose(&base, &all.extents), new);
+    assert_eq!(
+        all.extents
+            .iter()
+            .filter(|(range, _)| range.start() >= 8192 && range.start() < 16384)
+            .count(),
+        1
+    );
 }
 
 /// In each page the bytes behind a border moved on by forty.
@@ -156,7 +218,7 @@ fn cells_that_moved_within_their_pages_are_found() {
             base_behind: at as u64 + 4096,
         })
         .collect();
-    let excerpt = excerpt_around(&gaps, base.len() as u64, 128);
+    let excerpt = excerpt_for(&gaps, &all_of(base.len() as u64), base.len() as u64, 128);
     assert_eq!(excerpt.len_bytes(), 50 * 4096);
     let index = index(&base, &excerpt, 128);
     for &at in &pages {

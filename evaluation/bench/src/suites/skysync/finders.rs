@@ -21,7 +21,7 @@ use byteback_delta::find::{
     Aligned, BlockIndex, ChunkFinder, FindStats, FixedFinder, IntoDelta, MatchedContent, ReverseFinder, RollingFinder,
     StrongOf, Verdict, find_gathered, match_chunks, prove_matches,
 };
-use byteback_delta::groups::{EqualGroups, GroupAnswer, GroupList};
+use byteback_delta::groups::{EqualGroups, GroupAnswer, ListedGroups};
 use byteback_delta::leaves::{GROUP_LEAVES, LEAF_LEN_BYTES, Leaf, LeafBlocks, LeafDigest, LeafKind, group_sum};
 use byteback_delta::matches::MatchList;
 use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
@@ -397,7 +397,7 @@ impl KeptSums {
     }
 
     /// The server's answer to a list of groups: the equal ones, and the signature of the rest.
-    fn answer(&self, list: &GroupList, len: u64) -> Result<Vec<u8>, SuiteError> {
+    fn answer(&self, list: &ListedGroups, len: u64) -> Result<Vec<u8>, SuiteError> {
         let mut equal = EqualGroups::new(list, len);
         for (number, group) in (0..).zip(self.leaves.chunks(GROUP_LEAVES as usize)) {
             if list.is_equal(number, &group_sum(group), len) {
@@ -510,7 +510,7 @@ fn compare_groups(
     account.bytes(CLIENT_READ, told.read_bytes);
     account.bytes(TO_SERVER, list.len() as u64);
     let stream = account.step(SERVER_CHECKSUMS, || {
-        kept.answer(&GroupList::read(&list[..], u64::MAX)?, old_len)
+        kept.answer(&ListedGroups::read(&list[..], u64::MAX)?, old_len)
     })?;
     account.bytes(TO_CLIENT, stream.len() as u64);
     let answer = account.step(CLIENT_CHECKSUMS, || {

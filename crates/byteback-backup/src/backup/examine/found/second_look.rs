@@ -1,29 +1,36 @@
 //! The second look at what a finder did not find: in short blocks of an excerpt of the server's
-//! version (`byteback_delta::excerpt`), which one request brings.
+//! version (`byteback_delta::excerpt`), in rounds of one request each, and at last in its bytes.
 //!
-//! A gap's bytes come from between the places of its neighbours, unless they are new. Where nothing
-//! of a gap's surroundings was found, it is taken to lie where it lay before. Not looked for are
-//! gaps that are longer than [`GAP_LEN_MAX`], since a finder that leaves that much has found out
-//! that it is new.
+//! A gap's bytes come from what no copy is from, unless they are new: where a program changed a
+//! little, from the same place; where it moved rows, records or files, from anywhere. Where it
+//! copied something, they may come from what lies beside that. What is left
+//! after a round is looked for in the next one, in shorter blocks.
 //!
 //! The proof covers all that is found; where it does not cover all literals, there is no second
 //! look ([`FoundFile::without_second_look`]). A server that does not answer, or lies, costs bytes.
 
+use super::super::overwritten::{COMPARED_LEN_MAX, Overwritten};
 use super::{Found, FoundFile};
 use crate::backup::Job;
+use crate::backup::plan::second_look::{Left, Round, SAMPLE_SHARE, Way};
 use crate::backup::plan::{Call, DeltaChoice};
-use byteback_delta::excerpt::{ExcerptAnswer, RANGES_MAX};
-use byteback_delta::find::{BlockIndex, FoundExtents, Gap, excerpt_around, find_in_excerpt};
-use byteback_extents::ByteRange;
-
-/// Longest gap that is looked for.
-const GAP_LEN_MAX: u64 = 256 << 10;
+use byteback_client::ServerError;
+use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptBytes, RANGES_MAX};
+use byteback_delta::find::{BlockIndex, FoundExtents, Gap, Packed, excerpt_for, find_in_excerpt};
+use byteback_extents::{ByteRange, ExtentSet};
 
 /// Most bytes of gaps in one look; the shortest gaps come first. The excerpt has at most three
 /// times as many.
 const LOOKED_FOR_LEN_MAX: u64 = 8 << 20;
 
+/// Most bytes that are looked into beside a copy of bytes that stay elsewhere, too.
+const BESIDE_LEN_MAX: u64 = 64 << 10;
+
+/// Length of the pieces of a sample.
+const SAMPLE_PIECE_LEN: u64 = 16 << 10;
+
 /// A literal extent that is looked for.
+#[derive(Clone, Copy)]
 struct Sought {
     /// Index among the extents.
     extent: usize,
@@ -37,55 +44,127 @@ pub(super) fn is_wanted(job: &Job<'_>) -> bool {
 }
 
 impl FoundFile<'_, '_, '_> {
-    /// Looks for the literals that were not looked for yet in short blocks, if that is worth it.
-    pub(super) fn look_closer(&mut self) {
-        let job = self.place.job;
-        let sought = self.sought();
-        let literal_bytes = sought.iter().map(|sought| sought.gap.range.len_bytes()).sum();
-        let mut looks = job.second_looks.get();
-        let begun = looks.begin(literal_bytes, sought.len(), &self.place.conditions);
-        job.second_looks.set(looks);
-        let Some(block_len) = begun else { return };
-        let gaps: Vec<Gap> = sought.iter().map(|sought| sought.gap).collect();
-        let excerpt = excerpt_around(&gaps, self.base_len, block_len);
-        if excerpt.ranges().is_empty() || excerpt.ranges().len() > RANGES_MAX as usize {
-            return;
-        }
-        let (file, at) = (self.at_server, self.place.base_seq);
-        let answer = match job.server.excerpt(job.folder, file, at, &excerpt, block_len) {
-            Ok(answer) => answer,
-            Err(error) => {
-                job.note_unanswered(Call::Excerpt, &error);
-                return;
+    /// Looks for the literals that were not looked for yet in short blocks, in as many rounds as
+    /// are worth it. `is_whole`: the finder has passed the whole content.
+    pub(super) fn look_closer(&mut self, is_whole: bool) {
+        let mut before = None;
+        while let Some(round) = self.look_once_more(before, is_whole) {
+            if before.is_none() {
+                let mut looks = self.place.job.second_looks.get();
+                looks.end(round);
+                self.place.job.second_looks.set(looks);
             }
-        };
-        if answer.base_len_bytes != self.base_len {
-            return;
+            before = Some(round);
         }
-        let ExcerptAnswer { excerpt, signature, .. } = answer;
-        let index = BlockIndex::new(signature);
-        let mut sought = sought.iter().peekable();
-        let found_bytes = self.divide(|number, range, bytes| {
-            sought.next_if(|sought| sought.extent == number)?;
-            let Ok((parts, stats)) = find_in_excerpt(&index, &excerpt, (range.start(), bytes), FoundExtents::default());
-            (stats.copied_bytes > 0).then_some(parts)
-        });
-        looks.end(literal_bytes, found_bytes);
-        job.second_looks.set(looks);
     }
 
-    /// The literals worth looking for, ascending.
-    fn sought(&self) -> Vec<Sought> {
-        let is_sought = |range: ByteRange, found: Found| match found {
-            Found::Literal(before) => before >= self.looked_upto && range.len_bytes() <= GAP_LEN_MAX,
-            _ => false,
+    /// One round; `None`: it was not worth it, or not possible.
+    fn look_once_more(&mut self, before: Option<Round>, is_whole: bool) -> Option<Round> {
+        let looks = self.place.job.second_looks.get();
+        let sought = self.sought();
+        let unused = self.unused(sought.first()?.gap.base_before, is_whole);
+        let ways = looks.next_ways(left(&sought), unused.total_len_bytes(), before);
+        ways.into_iter()
+            .find_map(|way| self.look_in(way, &sought, &unused, before))
+    }
+
+    fn look_in(&mut self, way: Way, sought: &[Sought], unused: &ExtentSet, before: Option<Round>) -> Option<Round> {
+        let job = self.place.job;
+        let sought = sought
+            .iter()
+            .filter(|sought| way.is_for_gap_of(sought.gap.range.len_bytes()));
+        let sought: Vec<Sought> = sought.copied().collect();
+        let left = left(&sought);
+        let gaps: Vec<Gap> = sought.iter().map(|sought| sought.gap).collect();
+        let excerpt = match way {
+            Way::Sample(block_len) => excerpt_for(&gaps, &sample_of(unused), self.base_len, block_len),
+            Way::Blocks(block_len) => excerpt_for(&gaps, unused, self.base_len, block_len),
+            Way::Bytes(_) => excerpt_for(&gaps, unused, self.base_len, 1),
         };
+        let size = (excerpt.len_bytes(), excerpt.ranges().len());
+        if size.0 == 0 || size.1 > RANGES_MAX as usize || !self.can_have(way, &excerpt) {
+            return None;
+        }
+        let mut looks = job.second_looks.get();
+        let is_worth = looks.begin((way, left), size, before, &self.place.conditions);
+        job.second_looks.set(looks);
+        if !is_worth {
+            return None;
+        }
+        let mut sought = sought.iter().peekable();
+        let mut is_sought = move |extent| sought.next_if(|sought| sought.extent == extent).is_some();
+        let found_bytes = match way {
+            Way::Sample(block_len) | Way::Blocks(block_len) => {
+                let (index, excerpt) = self.blocks_of(&excerpt, block_len)?;
+                self.divide(|number, range, bytes| {
+                    is_sought(number).then_some(())?;
+                    let Ok((parts, stats)) =
+                        find_in_excerpt(&index, &excerpt, (range.start(), bytes), FoundExtents::default());
+                    (stats.copied_bytes > 0).then_some(parts)
+                })
+            }
+            Way::Bytes(_) => {
+                let old = self.bytes_of(&excerpt)?;
+                let comparison = old.comparison();
+                self.divide(|number, range, bytes| {
+                    is_sought(number).then_some(())?;
+                    let (parts, stats) = comparison.find(&std::iter::once(range).collect::<Packed>(), bytes);
+                    (stats.copied_bytes > 0).then_some(parts)
+                })
+            }
+        };
+        Some(Round { way, left, found_bytes })
+    }
+
+    /// Whether an excerpt can be looked at so. Bytes are not asked for if the tree has what programs
+    /// overwrote: that is compared later.
+    fn can_have(&self, way: Way, excerpt: &Excerpt) -> bool {
+        match way {
+            Way::Sample(_) | Way::Blocks(_) => true,
+            Way::Bytes(_) => {
+                self.overwritten.is_none()
+                    && excerpt.len_bytes() <= COMPARED_LEN_MAX
+                    && self.place.job.answers.get().has(Call::ExcerptBytes)
+            }
+        }
+    }
+
+    /// The blocks of an excerpt of the server's version, and the part of it that it has.
+    fn blocks_of(&self, excerpt: &Excerpt, block_len: u32) -> Option<(BlockIndex, Excerpt)> {
+        let job = self.place.job;
+        let (file, at) = (self.at_server, self.place.base_seq);
+        let answer = job.server.excerpt(job.folder, file, at, excerpt, block_len);
+        let answer = self.answered(Call::Excerpt, answer)?;
+        let ExcerptAnswer { excerpt, signature, .. } = answer;
+        (answer.base_len_bytes == self.base_len).then(|| (BlockIndex::new(signature), excerpt))
+    }
+
+    /// The bytes of an excerpt of the server's version.
+    fn bytes_of(&self, excerpt: &Excerpt) -> Option<Overwritten> {
+        let job = self.place.job;
+        let (file, at) = (self.at_server, self.place.base_seq);
+        let answer = job.server.excerpt_bytes(job.folder, file, at, excerpt);
+        let ExcerptBytes {
+            base_len_bytes,
+            excerpt,
+            bytes,
+        } = self.answered(Call::ExcerptBytes, answer)?;
+        (base_len_bytes == self.base_len).then(|| Overwritten::new(base_len_bytes, excerpt.ranges().to_vec(), bytes))
+    }
+
+    pub(super) fn answered<T>(&self, call: Call, answer: Result<T, ServerError>) -> Option<T> {
+        let noted = answer.map_err(|error| self.place.job.note_unanswered(call, &error));
+        noted.ok()
+    }
+
+    /// The literals that were not looked for yet, ascending; if they are very many, the shortest.
+    fn sought(&self) -> Vec<Sought> {
         let mut sought: Vec<Sought> = Vec::new();
         let mut expected = Expected::default();
         for (extent, &(range, found)) in self.extents.iter().enumerate() {
             let base_before = expected.at(range.start());
             expected.pass(range, found);
-            if is_sought(range, found) {
+            if matches!(found, Found::Literal(before) if before >= self.looked_upto) {
                 let gap = Gap {
                     range,
                     base_before,
@@ -112,9 +191,94 @@ impl FoundFile<'_, '_, '_> {
             end = range.start();
         }
         drop(later);
-        sought.retain(|sought| sought.gap.has_candidates(self.base_len));
         keep_shortest(&mut sought);
         sought
+    }
+
+    /// The ranges of the server's version in which literals may lie: those that no copy is from and
+    /// that do not stay where they are, and those beside copies of bytes that stay elsewhere, too:
+    /// what surrounds these may have been copied along.
+    ///
+    /// While the finder is on its way, those from `from` on up to the place where it expects what
+    /// follows: copies may still come from behind it, and what was looked into need not be again.
+    fn unused(&self, from: u64, is_whole: bool) -> ExtentSet {
+        let mut used = ExtentSet::new();
+        let mut expected = Expected::default();
+        let mut stays = |from: u64, to: u64| {
+            ByteRange::new(from, to)
+                .into_iter()
+                .for_each(|range| used.insert(range))
+        };
+        let mut end = 0;
+        for &(range, found) in &self.extents {
+            stays(end, range.start());
+            if matches!(found, Found::Copy(from) if from == range.start()) {
+                stays(range.start(), range.end());
+            }
+            expected.pass(range, found);
+            end = range.end();
+        }
+        if is_whole {
+            stays(end, self.attributes.size);
+        }
+        let mut beside = ExtentSet::new();
+        for (number, &(range, found)) in self.extents.iter().enumerate() {
+            let Found::Copy(from) = found else { continue };
+            let Some(source) = ByteRange::from_offset_len(from, range.len_bytes()) else {
+                continue;
+            };
+            if from != range.start() && used.intersects(source) {
+                let before = number
+                    .checked_sub(1)
+                    .and_then(|before| self.gap_at(before, range.start()));
+                beside.extend(ByteRange::new(
+                    source.start().saturating_sub(before.unwrap_or(0)),
+                    source.start(),
+                ));
+                let behind = self.gap_at(number + 1, range.end()).unwrap_or(0);
+                beside.extend(ByteRange::new(source.end(), source.end().saturating_add(behind)));
+            }
+            used.insert(source);
+        }
+        let all = match is_whole {
+            true => ByteRange::new(0, self.base_len),
+            false => ByteRange::new(from, expected.at(end).min(self.base_len)),
+        };
+        let mut unused: ExtentSet = all.into_iter().flat_map(|all| used.gaps_within(all)).collect();
+        beside.truncate(self.base_len);
+        unused.union_with(&beside);
+        unused
+    }
+
+    /// The length of the literal with this number, if it has a border at this offset and may still be
+    /// looked for; of a long one, of its part there.
+    fn gap_at(&self, number: usize, border: u64) -> Option<u64> {
+        let &(range, found) = self.extents.get(number)?;
+        let is_beside = range.start() == border || range.end() == border;
+        let is_sought = matches!(found, Found::Literal(before) if before >= self.looked_upto);
+        (is_beside && is_sought).then(|| range.len_bytes().min(BESIDE_LEN_MAX))
+    }
+}
+
+/// A sample of ranges, in pieces from all over them.
+fn sample_of(ranges: &ExtentSet) -> ExtentSet {
+    let packed: Packed = ranges.iter().collect();
+    let mut starts = Some(0);
+    let period = SAMPLE_PIECE_LEN * SAMPLE_SHARE;
+    let next = || {
+        let start = starts.filter(|start| *start < packed.len_bytes())?;
+        starts = start.checked_add(period);
+        Some(start)
+    };
+    std::iter::from_fn(next)
+        .flat_map(|start| packed.real(start, SAMPLE_PIECE_LEN))
+        .collect()
+}
+
+fn left(sought: &[Sought]) -> Left {
+    Left {
+        literal_bytes: sought.iter().map(|sought| sought.gap.range.len_bytes()).sum(),
+        gaps: sought.len(),
     }
 }
 

@@ -88,7 +88,7 @@ fn leaves_with_gaps_beyond_the_end_or_too_few_are_refused() {
 /// An answer by which these groups are equal, about contents of this length.
 fn answer(list: &GroupList, equal: &[u64]) -> GroupAnswer {
     let len = list.content_len_bytes();
-    let mut groups = EqualGroups::new(list, len);
+    let mut groups = EqualGroups::new(&list.listed(), len);
     equal.iter().for_each(|group| groups.set(*group));
     let mut stream = Vec::new();
     groups.write(&mut stream).unwrap();
