@@ -2,9 +2,8 @@
 //! the new content asks for a signature in short blocks.
 //!
 //! A finder whose blocks are long leaves a whole block to send for each byte that changed. Its
-//! result tells where in the base such a gap must have come from: between the places of its
-//! neighbours. So the excerpt of these places, in blocks of a hundred bytes, is a small part of the
-//! base, and a second search in it ([`crate::find::find_in_excerpt`]) leaves little more than the
+//! result tells where in the base such a gap must have come from: what it has not found. So the
+//! excerpt of that, in blocks of a hundred bytes, is a small part of the base, and a second search in it ([`crate::find::find_in_excerpt`]) leaves little more than the
 //! changed bytes. That is the idea of multi-round synchronisation; the rounds are the client's.
 //!
 //! - [`Excerpt`]: the ranges, and the way back from the excerpt to the base.
@@ -322,17 +321,16 @@ impl ExcerptBytes {
         while delta.read_block(&mut block)? {
             block.frame.decode(&mut decoder, &mut raw)?;
             for extent in &block.extents {
-                let Source::Literal(slice) = extent.source else {
-                    continue;
-                };
                 let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
                 let len = at(extent.range.len_bytes());
                 let to = excerpt.offset_of(extent.range).map(at);
                 let to = to.and_then(|to| bytes.get_mut(to..to.saturating_add(len)));
-                let from = at(u64::from(slice.skip_bytes));
-                let from = raw.get(from..from.saturating_add(len));
-                let (to, from) = to.zip(from).ok_or(ExcerptError::Impossible("it has other bytes"))?;
-                to.copy_from_slice(from);
+                let to = to.ok_or(ExcerptError::Impossible("it has other bytes"))?;
+                if let Source::Literal(slice) = extent.source {
+                    let from = at(u64::from(slice.skip_bytes));
+                    let from = raw.get(from..from.saturating_add(len));
+                    to.copy_from_slice(from.ok_or(ExcerptError::Impossible("a literal lies outside of its frame"))?);
+                }
             }
         }
         Ok(Self {

@@ -4,11 +4,12 @@
 //! in the head, a delta has a trailer, and a verification has a last line, so that no client takes
 //! a part for the whole.
 
-use crate::body::{BodyLimits, CHUNK_LEN, OutgoingBytes, collect, outgoing};
-use crate::call::{Call, Shared, blocking, json, stream_permit};
+use crate::body::{BodyLimits, CHUNK_LEN, OutgoingBytes, Pace, collect, outgoing, outgoing_paced};
+use crate::call::{Call, Shared, blocking, json, signature_permit, stream_permit};
 use crate::convert;
 use crate::headers::insert_header;
 use crate::problem::{Answer, parameter, refuse, respond};
+use crate::search::BYTES_PER_S_MIN;
 use crate::signature::wanted_excerpt;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -66,8 +67,8 @@ pub(crate) async fn content(mut call: Call) -> Answer {
     };
     let len = range.map_or(size, |(start, end)| end - start);
     let send = if wants_delta { send_delta } else { send_bytes };
-    let len_said = (!wants_delta).then_some(len);
-    let mut response = Response::new(sent(&call.shared, (file, reader), (len_said, send), permit));
+    let out = outgoing((!wants_delta).then_some(len));
+    let mut response = Response::new(sent(&call.shared, (file, reader), (out, send), permit));
     if range.is_some() {
         *response.status_mut() = StatusCode::PARTIAL_CONTENT;
     }
@@ -98,10 +99,21 @@ pub(crate) async fn excerpt_bytes(mut call: Call) -> Answer {
     let at = call.query::<Seq>("at")?;
     call.finish_query()?;
     let excerpt = wanted_excerpt(&mut call).await?;
-    let permit = stream_permit(&call.shared).await?;
+    // Each range may cost reading a whole frame, as in an excerpt's signature.
+    let permit = signature_permit(&call.shared).await?;
     let store = call.shared.store.clone();
     let reader = blocking(move || store.excerpt_bytes(&folder, file, at, &excerpt)).await?;
-    let mut response = Response::new(sent(&call.shared, (file, reader), (None, send_delta), permit));
+    let pace = Pace {
+        idle_timeout: call.shared.config.idle_timeout,
+        bytes_per_s_min: BYTES_PER_S_MIN,
+    };
+    let body = sent(
+        &call.shared,
+        (file, reader),
+        (outgoing_paced(None, pace), send_delta),
+        permit,
+    );
+    let mut response = Response::new(body);
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_DELTA));
@@ -110,15 +122,13 @@ pub(crate) async fn excerpt_bytes(mut call: Call) -> Answer {
 
 type Send = fn(ContentReader, &mut OutgoingBytes) -> Result<(), StoreError>;
 
-/// The body of an answer that has contents of a file, sent in a way that takes this number of
-/// bytes, if that is known.
+/// The body of an answer that has contents of a file, sent in this way.
 fn sent(
     shared: &Arc<Shared>,
     (file, reader): (FileId, ContentReader),
-    (len, send): (Option<u64>, Send),
+    ((mut out, body), send): ((OutgoingBytes, Body), Send),
     permit: OwnedSemaphorePermit,
 ) -> Body {
-    let (mut out, body) = outgoing(len);
     let shared = Arc::clone(shared);
     tokio::task::spawn_blocking(move || {
         if let Err(error) = send(reader, &mut out) {

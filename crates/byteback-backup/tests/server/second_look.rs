@@ -332,6 +332,115 @@ fn unusable_bytes_of_an_excerpt_cost_bytes_alone() {
     }
 }
 
+/// A file system in a disk image copies a file of its own to blocks of a KiB. The bytes stay in use
+/// at their former place, and the copy does not lie at a multiple of 4 KiB from there.
+#[test]
+fn bytes_copied_within_an_image_are_found_at_any_offset() {
+    for is_known in [false, true] {
+        let mut rig = Rig::new(1);
+        rig.options.limits.looked_for_len_min_bytes = 4 << 20;
+        rig.options.limits.extents_max = 1 << 16;
+        let mut bytes = noise(1, 16 << 20);
+        let file = rig.with_file(&bytes);
+        let (from, to, len) = ((3 << 20) + 1024, (9 << 20) + 2560, 400_000);
+        bytes.copy_within(from..from + len, to);
+        {
+            let mut state = rig.tree.lock();
+            state.write(file, to as u64, &bytes[to..to + len]);
+            if !is_known {
+                state.mark_whole(file, WholeReason::Untracked);
+            }
+        }
+        let report = rig.backup().unwrap();
+        assert!(
+            report.literal_bytes <= 1024,
+            "known: {is_known}, {}",
+            report.literal_bytes
+        );
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    }
+}
+
+/// Much of a file was removed, and a little of the rest was changed: a sample of what is left of
+/// the server's version has nothing of it.
+#[test]
+fn edits_behind_a_long_removal_cost_short_blocks() {
+    let mut rig = Rig::new(1);
+    rig.options.limits.looked_for_len_min_bytes = 1 << 20;
+    let bytes = noise(1, 8 << 20);
+    let file = rig.with_file(&bytes);
+    let mut new = bytes;
+    new.drain(100_000..3_000_000);
+    for place in [1_000_000, 2_500_000, 4_100_000] {
+        new[place] ^= 1;
+    }
+    {
+        let mut state = rig.tree.lock();
+        state.write(file, 0, &new);
+        state.truncate(file, new.len() as u64);
+        state.mark_whole(file, WholeReason::Untracked);
+    }
+    let report = rig.backup().unwrap();
+    assert!(report.literal_bytes <= 4 * 1024, "{}", report.literal_bytes);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// The sums of a whole version that do not fit it are not asked for again, nor believed.
+#[test]
+fn unfitting_sums_of_a_whole_version_are_asked_for_once() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let script = move |asked: &Asked<'_>| {
+        (asked.call == "signature" && asked.query.contains("strong_len=6")).then(|| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            let params = SignatureParams::for_content(1000, 1);
+            let mut writer = SignatureWriter::new(Vec::new(), params, 1000).unwrap();
+            writer.push(&[7; 1000]).unwrap();
+            (200, MEDIA_SIGNATURE, writer.finish().unwrap())
+        })
+    };
+    let mut rig = Rig::through(5, patient(), answering_proxy(script));
+    rig.options.part_len_bytes = 1 << 20;
+    let file = rig.with_file(&noise(1, 20 << 20));
+    {
+        let mut state = rig.tree.lock();
+        for part in [3, 7, 12] {
+            state.write(file, part << 20, &noise(part, 2 << 20));
+        }
+        state.mark_whole(file, WholeReason::Untracked);
+    }
+    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Bytes that are new in an image are nowhere: the sums of its whole version are asked for once,
+/// however many parts of it come.
+#[test]
+fn sums_of_a_whole_version_are_asked_for_once() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&asked);
+    let hear = move |head: &str, _: &[u8]| {
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let is_whole = path.contains("/signature") && path.contains("strong_len=6");
+        counter.fetch_add(u64::from(is_whole), Ordering::SeqCst);
+        None
+    };
+    let mut rig = Rig::through(1, patient(), |to, _| hearing(to, hear));
+    rig.options.part_len_bytes = 1 << 20;
+    let file = rig.with_file(&noise(1, 20 << 20));
+    {
+        let mut state = rig.tree.lock();
+        for part in [3, 7, 12] {
+            state.write(file, part << 20, &noise(part, 2 << 20));
+        }
+        state.mark_whole(file, WholeReason::Untracked);
+    }
+    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
 /// Pages of a database in which cells move: the log knows the pages.
 #[test]
 fn cells_that_move_within_reported_pages_are_found() {

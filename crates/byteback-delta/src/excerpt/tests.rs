@@ -208,6 +208,11 @@ fn bytes_of_another_excerpt_are_refused() {
         let refused = ExcerptBytes::read(&bytes_of(&base, &excerpt(&other))[..], &sought);
         assert!(matches!(refused, Err(ExcerptError::Impossible(_))), "{other:?}");
     }
+    // Zeros are bytes as well: they would go on for as long as a server likes.
+    let mut zeros = DeltaWriter::new(Vec::new(), 0, 1 << 40, WriterOptions::default()).unwrap();
+    zeros.zero(range(5000, 1 << 40)).unwrap();
+    let refused = ExcerptBytes::read(&zeros.finish().unwrap().0[..], &sought);
+    assert!(matches!(refused, Err(ExcerptError::Impossible(_))));
     // A delta of copies has no bytes.
     let options = WriterOptions {
         copies: true,

@@ -2,14 +2,15 @@
 //! blocks left of a new content.
 //!
 //! [`excerpt_for`] decides which ranges of the base are worth a finer signature: those that no copy
-//! is from; if these are very many, those of them between the places of each gap's neighbours.
+//! is from; if these are long or very many, those of them between the places of each gap's
+//! neighbours.
 //! [`find_in_excerpt`] moves a window over one gap's bytes, as in [`super::rolling`], and finds them
 //! anywhere in the excerpt.
 
 use byteback_extents::{ByteRange, ExtentSet};
 
 use super::{BlockIndex, ExtentSink, FindStats, RollingFinder};
-use crate::excerpt::Excerpt;
+use crate::excerpt::{Excerpt, RANGES_MAX};
 
 /// All that is unused of a base is searched if it has at most this many times the bytes that are
 /// looked for.
@@ -58,7 +59,8 @@ pub fn excerpt_for(gaps: &[Gap], unused: &ExtentSet, base_len_bytes: u64, block_
     let block_len = u64::from(block_len_bytes.max(1));
     let sought_len: u64 = gaps.iter().map(|gap| gap.range.len_bytes()).sum();
     let around;
-    let candidates = match unused.total_len_bytes() <= sought_len.saturating_mul(EXCERPT_SHARE_MAX) {
+    let is_short = unused.total_len_bytes() <= sought_len.saturating_mul(EXCERPT_SHARE_MAX);
+    let candidates = match is_short && unused.len() <= RANGES_MAX as usize {
         true => unused,
         false => {
             let candidates = gaps.iter().flat_map(|gap| gap.candidates(base_len_bytes));
@@ -70,7 +72,8 @@ pub fn excerpt_for(gaps: &[Gap], unused: &ExtentSet, base_len_bytes: u64, block_
     let mut end = 0;
     for candidate in candidates {
         let start = candidate.start().max(end);
-        if candidate.end() <= start {
+        // A block would have other bytes as well, which no gap has.
+        if candidate.end() < start.saturating_add(block_len) {
             continue;
         }
         let len = (candidate.end() - start).next_multiple_of(block_len);

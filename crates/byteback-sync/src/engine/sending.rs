@@ -106,8 +106,8 @@ impl Engine {
 
     /// Whether a group has so much new content that it is taken from a cut: there it is examined,
     /// so that moved and repeated content is found, and copies that programs made are sent as
-    /// copies. A delta was made from both contents, or from most of what was overwritten, and is
-    /// sent as it is.
+    /// copies. A delta is sent as it is, unless it has so many new bytes itself: a file system in a
+    /// disk image copies a file to blocks that had something else.
     fn is_worth_a_cut(&self, group: &LiveGroup) -> Result<bool, EngineError> {
         let contents = group.contents.iter().filter(|content| !content.is_gone);
         let new_bytes = contents.fold(0, |sum: u64, content| sum.saturating_add(self.new_bytes_of(content)));
@@ -131,7 +131,26 @@ impl Engine {
             LiveSource::Ranges(ranges) => ranges
                 .iter()
                 .fold(0, |sum, (_, len_bytes)| sum.saturating_add(*len_bytes)),
-            LiveSource::Delta { len_bytes, .. } => *len_bytes,
+            // It could not be sent in a group.
+            LiveSource::Delta { len_bytes, .. } if *len_bytes > self.parts.part_len_bytes as u64 => *len_bytes,
+            // A delta from another file was made from both contents.
+            LiveSource::Delta {
+                base, stamp, len_bytes, ..
+            } if *base == content.node && *len_bytes >= self.parts.examined_from_bytes => self.literal_bytes_of(*stamp),
+            LiveSource::Delta { .. } => 0,
+        }
+    }
+
+    /// The literals of a delta, as they are sent; 0 if it cannot be read.
+    fn literal_bytes_of(&self, stamp: u64) -> u64 {
+        let mut delta = Vec::new();
+        let read = self.parts.live.read_delta(stamp, &mut |bytes| {
+            delta.extend_from_slice(bytes);
+            Ok(())
+        });
+        match read.is_ok().then(|| byteback_delta::validate(&delta[..])) {
+            Some(Ok((_, stats))) => stats.literal_stored_bytes,
+            _ => 0,
         }
     }
 

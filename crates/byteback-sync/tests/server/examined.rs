@@ -90,6 +90,29 @@ impl Synced {
     }
 }
 
+/// What a program overwrites is kept, so that half of what it writes is found there; the rest is a
+/// copy of something else in the image, at an odd distance.
+#[test]
+fn copies_within_a_long_delta_are_found_in_sync() {
+    let synced = Synced::begun(193, Duration::from_millis(50));
+    let path = synced.place.tree().join("disk image");
+    let mut image = SplitMix64::new(194).bytes(4 * DISK_IMAGE_LEN_BYTES);
+    synced.stored_by("the first", || fs::write(&path, &image).unwrap());
+    let file = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // In the page cache, so that the old bytes are kept.
+    let mut whole = vec![0; image.len()];
+    file.read_exact_at(&mut whole, 0).unwrap();
+    let at = 256 * 1024;
+    let mut new = image[at + 50..][..100_000].to_vec();
+    new.extend_from_slice(&image[2_000_123..][..100_000]);
+    let stored = synced.stored_by("a delta", || file.write_all_at(&new, at as u64).unwrap());
+    image[at..][..new.len()].copy_from_slice(&new);
+    assert!(stored < 32 * 1024, "{stored} bytes are stored for bytes that moved");
+    drop(file);
+    assert_eq!(fs::read(&path).unwrap(), image);
+    synced.end();
+}
+
 #[test]
 fn content_that_the_server_has_is_found_in_sync() {
     let synced = Synced::begun(191, Duration::from_millis(50));

@@ -10,9 +10,9 @@
 //!
 //! *A second look.* Before literals leave, or are appended, they are looked for once more: whole
 //! blocks anywhere, if the finder searched only a part of the server's version ([`elsewhere`]);
-//! then all in short blocks of what is left of it ([`second_look`]), as a finder leaves whole
-//! blocks; then blocks at any offset of it ([`anywhere`]); and at last in what programs overwrote,
-//! if that is at hand ([`compared`]).
+//! in what programs overwrote, if that is at hand ([`compared`]); all in short blocks of the rest
+//! of the server's version ([`second_look`]), as a finder leaves whole blocks; and in blocks at any
+//! offset of it ([`anywhere`]).
 
 mod anywhere;
 mod compared;
@@ -201,14 +201,23 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     fn look_again(&mut self, is_whole: bool) {
         if second_look::is_wanted(self.place.job) {
             self.look_elsewhere();
-            if !self.is_compared {
-                self.look_closer(is_whole);
+            let can_compare = self.comparable().is_some();
+            if can_compare {
+                // Blocks first: short matches would take them apart.
+                self.look_anywhere();
+                self.compare();
             }
-            if self.look_anywhere() {
+            if !self.is_compared
+                && let Some(first) = self.look_closer(is_whole)
+            {
+                let mut looks = self.place.job.second_looks.get();
+                looks.end(first);
+                self.place.job.second_looks.set(looks);
+            }
+            if !can_compare && self.look_anywhere() {
                 // The rest of a copied file lies beside its blocks.
                 self.look_closer(is_whole);
             }
-            self.compare();
             // Once is enough.
             self.looked_upto = self.looked_upto.max(self.literals_end());
         }

@@ -131,7 +131,7 @@ pub(super) fn find(
         .extents_max
         .saturating_sub(ranges.len().saturating_mul(2));
     let hold = Hold::for_last_look(reported_len, block_len_min.unwrap_or(1).into(), room);
-    let found = FoundFile::new(place, file, base_len, stream).with_blocks_anywhere();
+    let found = FoundFile::new(place, file, base_len, stream);
     let mut reading = Reading {
         place,
         file,

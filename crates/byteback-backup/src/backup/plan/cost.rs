@@ -308,13 +308,17 @@ pub(super) struct SecondLookBytes {
     pub(super) saved: f64,
 }
 
-/// The expected bytes of a look for `literal_bytes` in this number of gaps, in blocks of this
-/// length.
-pub(super) fn second_look_bytes(literal_bytes: u64, gaps: usize, block_len_bytes: u64) -> SecondLookBytes {
+/// The expected bytes of a look for literals, by their number and that of the gaps that they lie in,
+/// in blocks of this length of an excerpt, by its length in bytes and the number of its ranges.
+pub(super) fn second_look_bytes(
+    (literal_bytes, gaps): (u64, usize),
+    (excerpt_bytes, ranges): (u64, usize),
+    block_len_bytes: u64,
+) -> SecondLookBytes {
     let (literals, gaps, block_len) = (literal_bytes as f64, gaps as f64, block_len_bytes.max(1) as f64);
-    let signature = literals / block_len * EXCERPT_ENTRY_LEN as f64;
+    let signature = excerpt_bytes as f64 / block_len * EXCERPT_ENTRY_LEN as f64;
     SecondLookBytes {
-        asked: EXCERPT_REQUEST_LEN + gaps * EXCERPT_RANGE_LEN + signature * DOWN_SHARE,
+        asked: EXCERPT_REQUEST_LEN + ranges as f64 * EXCERPT_RANGE_LEN + signature * DOWN_SHARE,
         saved: (literals - gaps * block_len) * FOUND_AGAIN_SHARE,
     }
 }

@@ -1,8 +1,8 @@
 //! When what a finder left is looked for once more, in short blocks of an excerpt of the server's
 //! version (`byteback_delta::excerpt`), and in how short ones.
 //!
-//! *Rounds.* Where much of the server's version is left, the first round looks into a sample of it:
-//! mostly, what is left of long contents is new. Each round has blocks of a quarter of the length of those before, and looks for what
+//! *Rounds.* Where an excerpt is long, the first round looks into a sample of it: mostly, bytes that
+//! are left of long contents are new. Each round has blocks of a quarter of the length of those before, and looks for what
 //! that one left, in what is left of the server's version: long blocks find most for little, and
 //! short ones cost little where little is left. At last, what is left of the server's version comes
 //! as it is, and is compared: bytes from the server cost a part of those to it, and a comparison
@@ -28,6 +28,9 @@ const PATIENCE_NS: u64 = 500_000_000;
 /// Looks in vain, one after the other, after which there are no more.
 const VAIN_MAX: u32 = 16;
 
+/// Looks in the sums of whole versions in vain, one after the other, after which there are no more.
+const WHOLE_VERSIONS_VAIN_MAX: u32 = 4;
+
 /// A look is in vain if it finds no more than one byte of this many.
 const VAIN_SHARE: u64 = 16;
 
@@ -41,8 +44,8 @@ const FINER_BY: u32 = 4;
 /// The longest blocks in which literals are looked for all over the server's version.
 const WHOLE_VERSION_BLOCK_LEN_MAX: u64 = 32 << 10;
 
-/// Where at least this many bytes of the server's version are left, a sample is looked into first.
-const SAMPLED_LEN_MIN: u64 = 1 << 20;
+/// A sample is looked into before an excerpt of at least this many bytes.
+pub(in crate::backup) const SAMPLED_LEN_MIN: u64 = 1 << 20;
 
 /// A sample is one byte of this many.
 pub(in crate::backup) const SAMPLE_SHARE: u64 = 16;
@@ -58,6 +61,7 @@ const COMPARED_BLOCKS_MAX: u64 = 16;
 pub(in crate::backup) struct SecondLooks {
     patience_ns: u64,
     in_vain: u32,
+    whole_versions_in_vain: u32,
 }
 
 impl Default for SecondLooks {
@@ -65,11 +69,12 @@ impl Default for SecondLooks {
         Self {
             patience_ns: PATIENCE_NS,
             in_vain: 0,
+            whole_versions_in_vain: 0,
         }
     }
 }
 
-/// What is left to be looked for.
+/// The literals that are left to be looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::backup) struct Left {
     pub(in crate::backup) literal_bytes: u64,
@@ -124,30 +129,32 @@ impl Round {
 }
 
 impl SecondLooks {
+    /// Whether there may be a round after `before`, or a first one.
+    pub(in crate::backup) fn may_go_on(&self, before: Option<Round>) -> bool {
+        match before {
+            Some(before) => !before.is_vain(),
+            None => self.in_vain < VAIN_MAX,
+        }
+    }
+
     /// The ways for the round after `before`, or for the first one of a look, the best first; empty
-    /// if there should be none. `unused_bytes` are left of the server's version.
-    pub(in crate::backup) fn next_ways(&self, left: Left, unused_bytes: u64, before: Option<Round>) -> Vec<Way> {
+    /// if there should be none.
+    pub(in crate::backup) fn next_ways(&self, left: Left, before: Option<Round>) -> Vec<Way> {
+        if left.gaps == 0 || !self.may_go_on(before) {
+            return Vec::new();
+        }
         let Some(before) = before else {
-            let block_len = first_block_len(left);
-            return match (
-                left.gaps == 0 || self.in_vain >= VAIN_MAX,
-                unused_bytes < SAMPLED_LEN_MIN,
-            ) {
-                (true, _) => Vec::new(),
-                (false, true) => vec![Way::Blocks(block_len)],
-                (false, false) => vec![Way::Sample(block_len)],
-            };
+            return vec![Way::Blocks(first_block_len(left))];
         };
         let block_len = match before.way {
-            Way::Sample(block_len) if !before.is_vain() => return vec![Way::Blocks(block_len)],
+            Way::Sample(block_len) => return vec![Way::Blocks(block_len)],
             Way::Blocks(block_len) => block_len,
-            Way::Sample(_) | Way::Bytes(_) => return Vec::new(),
+            Way::Bytes(_) => return Vec::new(),
         };
         let finer = (block_len / FINER_BY).max(BLOCK_LEN_MIN);
         let blocks = (block_len > BLOCK_LEN_MIN).then_some(Way::Blocks(finer));
         let bytes = (block_len <= COMPARED_AFTER_LEN).then_some(Way::Bytes(block_len));
-        let ways = bytes.into_iter().chain(blocks);
-        ways.filter(|_| !before.is_vain()).collect()
+        bytes.into_iter().chain(blocks).collect()
     }
 
     /// Whether a round is worth it: in this way, for what is left in gaps that are long enough for
@@ -162,15 +169,15 @@ impl SecondLooks {
         let found_share = before.map_or(1.0, |before| before.found_share());
         let bytes = match way {
             Way::Sample(block_len) | Way::Blocks(block_len) => {
-                second_look_bytes(left.literal_bytes, left.gaps, block_len.into())
+                second_look_bytes((left.literal_bytes, left.gaps), excerpt, block_len.into())
             }
             Way::Bytes(_) => comparison_bytes(left.literal_bytes, found_share, excerpt),
         };
         left.gaps > 0 && bytes.asked < bytes.saved && self.has_time(left.literal_bytes, &bytes, conditions)
     }
 
-    /// Whether the sums of the server's whole version in blocks of this length are worth it for so
-    /// many literals.
+    /// Whether the sums of the server's whole version in blocks of this length are worth it for this
+    /// number of literals.
     pub(in crate::backup) fn begin_whole_version(
         &mut self,
         literal_bytes: u64,
@@ -179,7 +186,16 @@ impl SecondLooks {
         conditions: &Conditions,
     ) -> bool {
         let bytes = whole_version_bytes(literal_bytes, base_len_bytes, block_len_bytes);
-        bytes.asked < bytes.saved && self.has_time(literal_bytes, &bytes, conditions)
+        let is_vain = self.whole_versions_in_vain >= WHOLE_VERSIONS_VAIN_MAX;
+        !is_vain && bytes.asked < bytes.saved && self.has_time(literal_bytes, &bytes, conditions)
+    }
+
+    /// Notes a look in the sums of a whole version.
+    pub(in crate::backup) fn end_whole_version(&mut self, found_bytes: u64) {
+        self.whole_versions_in_vain = match found_bytes {
+            0 => self.whole_versions_in_vain.saturating_add(1),
+            _ => 0,
+        };
     }
 
     /// Whether a look saves time, or there is patience for it, which it then uses up.

@@ -21,7 +21,7 @@ use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_extents::ByteRange;
 
-/// What is known of blocks anywhere in the server's version.
+/// The sums of blocks anywhere in the server's version.
 #[derive(Debug, Default)]
 pub(super) enum Anywhere {
     /// They need not be looked for, or were looked for in vain.
@@ -38,20 +38,23 @@ impl FoundFile<'_, '_, '_> {
     /// Whether some were found.
     pub(super) fn look_anywhere(&mut self) -> bool {
         let base_len = self.base_len;
-        // What was appended is new, as a rule.
+        // Appended bytes are new, as a rule.
         let gaps = self.unlooked().filter(|(_, range, _)| range.start() < base_len);
         let gaps: Vec<(usize, ByteRange)> = gaps.map(|(number, range, _)| (number, range)).collect();
         let literal_bytes = gaps.iter().map(|(_, range)| range.len_bytes()).sum();
         let signature = match std::mem::take(&mut self.anywhere) {
             Anywhere::Done => return false,
             Anywhere::Sums(signature) => signature,
-            Anywhere::Unasked => match self.ask_for_whole_version(literal_bytes) {
-                Some(signature) => Box::new(signature),
-                None => {
+            Anywhere::Unasked => {
+                let Some(block_len) = self.worthwhile_block_len(literal_bytes) else {
                     self.anywhere = Anywhere::Unasked;
                     return false;
+                };
+                match self.ask_for_whole_version(block_len) {
+                    Some(signature) => Box::new(signature),
+                    None => return false,
                 }
-            },
+            }
         };
         let mut bytes = Vec::new();
         for (number, _, some) in self.unlooked() {
@@ -82,27 +85,32 @@ impl FoundFile<'_, '_, '_> {
             let is_copy = |(_, source): &(ByteRange, Source<Vec<u8>>)| matches!(source, Source::Copy { .. });
             of_gap.extents.iter().any(is_copy).then_some(of_gap)
         });
+        let mut looks = self.place.job.second_looks.get();
+        looks.end_whole_version(found_bytes);
+        self.place.job.second_looks.set(looks);
         if found_bytes > 0 {
             self.anywhere = Anywhere::Sums(signature);
         }
         found_bytes > 0
     }
 
-    /// The sums that the server keeps of its whole version, if they are worth it for so many
-    /// literals.
-    fn ask_for_whole_version(&self, literal_bytes: u64) -> Option<Signature> {
+    /// The length of the blocks whose sums are worth it for this number of literals, if they are.
+    fn worthwhile_block_len(&self, literal_bytes: u64) -> Option<u32> {
         let job = self.place.job;
         if !job.answers.get().has(Call::Signature) {
             return None;
         }
-        let mut looks = job.second_looks.get();
         let is_as_long = self.base_len == self.attributes.size;
         let block_len = whole_version_block_len(literal_bytes, self.base_len, is_as_long)?;
+        let mut looks = job.second_looks.get();
         let is_worth = looks.begin_whole_version(literal_bytes, self.base_len, block_len, &self.place.conditions);
         job.second_looks.set(looks);
-        if !is_worth {
-            return None;
-        }
+        is_worth.then_some(block_len)
+    }
+
+    /// The sums of the server's whole version in blocks of this length.
+    fn ask_for_whole_version(&self, block_len: u32) -> Option<Signature> {
+        let job = self.place.job;
         let strong = StrongKind::Tree(LeafKind::Blake3);
         let request = SignatureRequest {
             block_len_bytes: Some(block_len),
@@ -113,8 +121,8 @@ impl FoundFile<'_, '_, '_> {
             ..SignatureRequest::default()
         };
         let (file, at) = (self.at_server, self.place.base_seq);
-        let answer = job.server.signature(job.folder, file, at, &request, BLOCKS_MAX);
-        let signature = self.answered(Call::Signature, answer)?;
+        // An error of this optional question says nothing of those that finders ask.
+        let signature = job.server.signature(job.folder, file, at, &request, BLOCKS_MAX).ok()?;
         let params = signature.params();
         let fits = (params.weak, params.strong) == (WeakKind::Crc32c, strong);
         (fits && signature.content_len_bytes() == self.base_len).then_some(signature)

@@ -3,8 +3,8 @@
 //!
 //! A gap's bytes come from what no copy is from, unless they are new: where a program changed a
 //! little, from the same place; where it moved rows, records or files, from anywhere. Where it
-//! copied something, they may come from what lies beside that. What is left
-//! after a round is looked for in the next one, in shorter blocks.
+//! copied something, they may come from what lies beside that. The rest after a round is looked for
+//! in the next one, in shorter blocks.
 //!
 //! The proof covers all that is found; where it does not cover all literals, there is no second
 //! look ([`FoundFile::without_second_look`]). A server that does not answer, or lies, costs bytes.
@@ -12,15 +12,15 @@
 use super::super::overwritten::{COMPARED_LEN_MAX, Overwritten};
 use super::{Found, FoundFile};
 use crate::backup::Job;
-use crate::backup::plan::second_look::{Left, Round, SAMPLE_SHARE, Way};
+use crate::backup::plan::second_look::{Left, Round, SAMPLE_SHARE, SAMPLED_LEN_MIN, Way};
 use crate::backup::plan::{Call, DeltaChoice};
 use byteback_client::ServerError;
 use byteback_delta::excerpt::{Excerpt, ExcerptAnswer, ExcerptBytes, RANGES_MAX};
 use byteback_delta::find::{BlockIndex, FoundExtents, Gap, Packed, excerpt_for, find_in_excerpt};
 use byteback_extents::{ByteRange, ExtentSet};
 
-/// Most bytes of gaps in one look; the shortest gaps come first. The excerpt has at most three
-/// times as many.
+/// Most bytes of gaps in one look; the shortest gaps come first. The excerpt has about three times
+/// as many at most.
 const LOOKED_FOR_LEN_MAX: u64 = 8 << 20;
 
 /// Most bytes that are looked into beside a copy of bytes that stay elsewhere, too.
@@ -45,25 +45,25 @@ pub(super) fn is_wanted(job: &Job<'_>) -> bool {
 
 impl FoundFile<'_, '_, '_> {
     /// Looks for the literals that were not looked for yet in short blocks, in as many rounds as
-    /// are worth it. `is_whole`: the finder has passed the whole content.
-    pub(super) fn look_closer(&mut self, is_whole: bool) {
-        let mut before = None;
-        while let Some(round) = self.look_once_more(before, is_whole) {
-            if before.is_none() {
-                let mut looks = self.place.job.second_looks.get();
-                looks.end(round);
-                self.place.job.second_looks.set(looks);
-            }
-            before = Some(round);
+    /// are worth it; returns the first one. `is_whole`: the finder has passed the whole content.
+    pub(super) fn look_closer(&mut self, is_whole: bool) -> Option<Round> {
+        let first = self.look_once_more(None, is_whole)?;
+        let mut before = first;
+        while let Some(round) = self.look_once_more(Some(before), is_whole) {
+            before = round;
         }
+        Some(first)
     }
 
     /// One round; `None`: it was not worth it, or not possible.
     fn look_once_more(&mut self, before: Option<Round>, is_whole: bool) -> Option<Round> {
         let looks = self.place.job.second_looks.get();
+        if !looks.may_go_on(before) {
+            return None;
+        }
         let sought = self.sought();
+        let ways = looks.next_ways(left(&sought), before);
         let unused = self.unused(sought.first()?.gap.base_before, is_whole);
-        let ways = looks.next_ways(left(&sought), unused.total_len_bytes(), before);
         ways.into_iter()
             .find_map(|way| self.look_in(way, &sought, &unused, before))
     }
@@ -76,10 +76,16 @@ impl FoundFile<'_, '_, '_> {
         let sought: Vec<Sought> = sought.copied().collect();
         let left = left(&sought);
         let gaps: Vec<Gap> = sought.iter().map(|sought| sought.gap).collect();
-        let excerpt = match way {
-            Way::Sample(block_len) => excerpt_for(&gaps, &sample_of(unused), self.base_len, block_len),
-            Way::Blocks(block_len) => excerpt_for(&gaps, unused, self.base_len, block_len),
-            Way::Bytes(_) => excerpt_for(&gaps, unused, self.base_len, 1),
+        let block_len = match way {
+            Way::Sample(block_len) | Way::Blocks(block_len) => block_len,
+            Way::Bytes(_) => 1,
+        };
+        let excerpt = excerpt_for(&gaps, unused, self.base_len, block_len);
+        let (way, excerpt) = match (way, before) {
+            (Way::Blocks(block_len), None) if excerpt.len_bytes() >= SAMPLED_LEN_MIN => {
+                (Way::Sample(block_len), sample_of(&excerpt))
+            }
+            _ => (way, excerpt),
         };
         let size = (excerpt.len_bytes(), excerpt.ranges().len());
         if size.0 == 0 || size.1 > RANGES_MAX as usize || !self.can_have(way, &excerpt) {
@@ -116,13 +122,13 @@ impl FoundFile<'_, '_, '_> {
         Some(Round { way, left, found_bytes })
     }
 
-    /// Whether an excerpt can be looked at so. Bytes are not asked for if the tree has what programs
-    /// overwrote: that is compared later.
+    /// Whether an excerpt can be looked at so. Bytes are not asked for if the tree has those that
+    /// programs overwrote: all is compared with these.
     fn can_have(&self, way: Way, excerpt: &Excerpt) -> bool {
         match way {
             Way::Sample(_) | Way::Blocks(_) => true,
             Way::Bytes(_) => {
-                self.overwritten.is_none()
+                self.comparable().is_none()
                     && excerpt.len_bytes() <= COMPARED_LEN_MAX
                     && self.place.job.answers.get().has(Call::ExcerptBytes)
             }
@@ -152,7 +158,7 @@ impl FoundFile<'_, '_, '_> {
         (base_len_bytes == self.base_len).then(|| Overwritten::new(base_len_bytes, excerpt.ranges().to_vec(), bytes))
     }
 
-    pub(super) fn answered<T>(&self, call: Call, answer: Result<T, ServerError>) -> Option<T> {
+    fn answered<T>(&self, call: Call, answer: Result<T, ServerError>) -> Option<T> {
         let noted = answer.map_err(|error| self.place.job.note_unanswered(call, &error));
         noted.ok()
     }
@@ -260,19 +266,13 @@ impl FoundFile<'_, '_, '_> {
     }
 }
 
-/// A sample of ranges, in pieces from all over them.
-fn sample_of(ranges: &ExtentSet) -> ExtentSet {
-    let packed: Packed = ranges.iter().collect();
-    let mut starts = Some(0);
+/// A sample of an excerpt, in pieces from all over it.
+fn sample_of(excerpt: &Excerpt) -> Excerpt {
     let period = SAMPLE_PIECE_LEN * SAMPLE_SHARE;
-    let next = || {
-        let start = starts.filter(|start| *start < packed.len_bytes())?;
-        starts = start.checked_add(period);
-        Some(start)
-    };
-    std::iter::from_fn(next)
-        .flat_map(|start| packed.real(start, SAMPLE_PIECE_LEN))
-        .collect()
+    // At most some hundred: the excerpt is a few times as long as the literals of one look.
+    let pieces = (0..excerpt.len_bytes().div_ceil(period))
+        .filter_map(|number| ByteRange::from_offset_len(number * period, SAMPLE_PIECE_LEN));
+    Excerpt::new(&pieces.flat_map(|piece| excerpt.in_base(piece)).collect())
 }
 
 fn left(sought: &[Sought]) -> Left {

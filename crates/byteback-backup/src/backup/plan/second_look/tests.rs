@@ -15,7 +15,7 @@ fn left(literal_bytes: u64, gaps: usize) -> Left {
 
 /// The length of the blocks of the first round of a look, if it is worth it.
 fn begin(looks: &mut SecondLooks, left: Left) -> Option<u32> {
-    let ways = looks.next_ways(left, left.literal_bytes.min(SAMPLED_LEN_MIN - 1), None);
+    let ways = looks.next_ways(left, None);
     let [Way::Blocks(block_len)] = ways[..] else {
         return None;
     };
@@ -30,7 +30,7 @@ fn blocks_are_short_where_changes_are() {
     assert_eq!(first_block_len(left(4096, 1)), 128);
     assert_eq!(first_block_len(left(400 * 4096, 400)), 128);
     // One in a hundred KiB, and in nearly nothing.
-    assert_eq!(first_block_len(left(100 << 10, 1)), 1024);
+    assert_eq!(first_block_len(left(200 << 10, 1)), 1024);
     assert_eq!(first_block_len(left(700, 1)), 64);
 }
 
@@ -40,12 +40,8 @@ fn rounds_are_finer_until_they_find_nothing() {
     let looks = SecondLooks::default();
     let left = left(1 << 20, 3);
     let round = |way, found_bytes| Round { way, left, found_bytes };
-    let after = |round| looks.next_ways(left, 1 << 20, Some(round));
-    assert_eq!(
-        looks.next_ways(left, left.literal_bytes.min(SAMPLED_LEN_MIN - 1), None),
-        [Blocks(1024)]
-    );
-    assert_eq!(looks.next_ways(left, SAMPLED_LEN_MIN, None), [Sample(1024)]);
+    let after = |round| looks.next_ways(left, Some(round));
+    assert_eq!(looks.next_ways(left, None), [Blocks(1024)]);
     assert_eq!(after(round(Sample(1024), 1024)), [Blocks(1024)]);
     assert_eq!(after(round(Sample(1024), 0)), []);
     assert_eq!(after(round(Blocks(1024), 1 << 19)), [Blocks(256)]);
