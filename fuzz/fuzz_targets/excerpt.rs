@@ -92,7 +92,7 @@ fn seeds() -> Vec<Vec<u8>> {
         let mut writer = DeltaWriter::new(Vec::new(), 0, base_len, WriterOptions::default()).expect("memory");
         for part in here.ranges() {
             let bytes = vec![byte; part.len_bytes() as usize];
-            writer.literal(*part, &bytes).expect("memory");
+            writer.literal(*part, &bytes[..]).expect("memory");
         }
         seeds.push(writer.finish().expect("memory").0);
     }

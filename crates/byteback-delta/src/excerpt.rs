@@ -3,8 +3,9 @@
 //!
 //! A finder whose blocks are long leaves a whole block to send for each byte that changed. Its
 //! result tells where in the base such a gap must have come from: what it has not found. So the
-//! excerpt of that, in blocks of a hundred bytes, is a small part of the base, and a second search in it ([`crate::find::find_in_excerpt`]) leaves little more than the
-//! changed bytes. That is the idea of multi-round synchronisation; the rounds are the client's.
+//! excerpt of that, in blocks of a hundred bytes, is a small part of the base, and a second search
+//! in it ([`crate::find::find_in_excerpt`]) leaves little more than the changed bytes. That is the
+//! idea of multi-round synchronisation; the rounds are the client's.
 //!
 //! - [`Excerpt`]: the ranges, and the way back from the excerpt to the base.
 //! - [`ExcerptAnswer`]: the base's length and the signature of the excerpt.
@@ -148,8 +149,8 @@ impl Excerpt {
             })
     }
 
-    /// The offset in the excerpt at which a range of the base begins; `None` unless one range of the
-    /// excerpt holds all of it.
+    /// The offset in the excerpt at which a range of the base begins; `None` unless one range of
+    /// the excerpt holds all of it.
     fn offset_of(&self, range: ByteRange) -> Option<u64> {
         let number = self.ranges.partition_point(|part| part.end() <= range.start());
         let (part, start) = self.ranges.get(number).zip(self.starts.get(number))?;

@@ -6,7 +6,8 @@
 //! client can ask for read everything. Sums are kept of a file's newest contents only; a signature
 //! of older ones uses the sums that still hold, and changes none.
 //!
-//! The signature of an excerpt reads its ranges alone, in blocks that may be short; so do its bytes.
+//! The signature of an excerpt reads its ranges alone, in blocks that may be short; so do its
+//! bytes.
 
 use crate::content::ContentReader;
 use crate::error::StoreError;

@@ -165,7 +165,7 @@ fn blocks_that_lie_elsewhere_cost_next_to_nothing() {
             report.literal_bytes
         );
         let wire = rig.client.wire_bytes().since(before);
-        // New blocks are looked for once more, in blocks of 128 bytes, and in the sums of the whole.
+        // New blocks are looked for in blocks of 128 bytes, and in the sums of the whole.
         let looked_for = new_bytes as u64 / 128 * 13 + new_bytes as u64 / 4;
         assert!(
             wire.total() < new_bytes as u64 + looked_for + 200 * 40 + 16_384,

@@ -4,8 +4,8 @@
 //! [`excerpt_for`] decides which ranges of the base are worth a finer signature: those that no copy
 //! is from; if these are long or very many, those of them between the places of each gap's
 //! neighbours.
-//! [`find_in_excerpt`] moves a window over one gap's bytes, as in [`super::rolling`], and finds them
-//! anywhere in the excerpt.
+//! [`find_in_excerpt`] moves a window over one gap's bytes, as in [`super::rolling`], and finds
+//! them anywhere in the excerpt.
 
 use byteback_extents::{ByteRange, ExtentSet};
 

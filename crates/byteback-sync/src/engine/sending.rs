@@ -106,8 +106,8 @@ impl Engine {
 
     /// Whether a group has so much new content that it is taken from a cut: there it is examined,
     /// so that moved and repeated content is found, and copies that programs made are sent as
-    /// copies. A delta is sent as it is, unless it has so many new bytes itself: a file system in a
-    /// disk image copies a file to blocks that had something else.
+    /// copies. A delta is sent as it is, unless it has as much new content itself: a file system in
+    /// a disk image copies a file to blocks that had something else.
     fn is_worth_a_cut(&self, group: &LiveGroup) -> Result<bool, EngineError> {
         let contents = group.contents.iter().filter(|content| !content.is_gone);
         let new_bytes = contents.fold(0, |sum: u64, content| sum.saturating_add(self.new_bytes_of(content)));

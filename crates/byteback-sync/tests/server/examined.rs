@@ -90,8 +90,8 @@ impl Synced {
     }
 }
 
-/// What a program overwrites is kept, so that half of what it writes is found there; the rest is a
-/// copy of something else in the image, at an odd distance.
+/// Overwritten bytes are kept, so that half of the new ones are found there; the rest is a copy of
+/// something else in the image, at an odd distance.
 #[test]
 fn copies_within_a_long_delta_are_found_in_sync() {
     let synced = Synced::begun(193, Duration::from_millis(50));

@@ -106,8 +106,8 @@ impl Overwritten {
         is_within.then(|| Self::new(len_bytes, ranges, bytes))
     }
 
-    /// The bytes of these ranges of a content of `len_bytes`, one after the other; the ranges ascend,
-    /// apart from each other.
+    /// The bytes of these ranges of a content of `len_bytes`, one after the other; the ranges
+    /// ascend, apart from each other.
     pub(super) fn new(len_bytes: u64, ranges: Vec<ByteRange>, bytes: Vec<u8>) -> Self {
         Self {
             len_bytes,

@@ -308,8 +308,8 @@ pub(super) struct SecondLookBytes {
     pub(super) saved: f64,
 }
 
-/// The expected bytes of a look for literals, by their number and that of the gaps that they lie in,
-/// in blocks of this length of an excerpt, by its length in bytes and the number of its ranges.
+/// The expected bytes of a look for literals, by their number and that of the gaps that they lie
+/// in, in blocks of this length of an excerpt, by its length in bytes and the number of its ranges.
 pub(super) fn second_look_bytes(
     (literal_bytes, gaps): (u64, usize),
     (excerpt_bytes, ranges): (u64, usize),
@@ -334,8 +334,8 @@ pub(super) fn comparison_bytes(literal_bytes: u64, found_share: f64, excerpt: (u
     }
 }
 
-/// The expected bytes of a look for `literal_bytes` in the sums of a whole version in blocks of this
-/// length.
+/// The expected bytes of a look for `literal_bytes` in the sums of a whole version in blocks of
+/// this length.
 pub(super) fn whole_version_bytes(literal_bytes: u64, base_len_bytes: u64, block_len_bytes: u32) -> SecondLookBytes {
     let signature = base_len_bytes as f64 / f64::from(block_len_bytes.max(1)) * EXCERPT_ENTRY_LEN as f64;
     SecondLookBytes {

@@ -1,12 +1,13 @@
 //! When what a finder left is looked for once more, in short blocks of an excerpt of the server's
 //! version (`byteback_delta::excerpt`), and in how short ones.
 //!
-//! *Rounds.* Where an excerpt is long, the first round looks into a sample of it: mostly, bytes that
-//! are left of long contents are new. Each round has blocks of a quarter of the length of those before, and looks for what
-//! that one left, in what is left of the server's version: long blocks find most for little, and
-//! short ones cost little where little is left. At last, what is left of the server's version comes
-//! as it is, and is compared: bytes from the server cost a part of those to it, and a comparison
-//! leaves the changed bytes alone. A round that finds next to nothing is the last one.
+//! *Rounds.* Where an excerpt is long, the first round looks into a sample of it: mostly, bytes
+//! that are left of long contents are new. Each round has blocks of a quarter of the length of
+//! those before, and looks for the rest, in what is left of the server's version: long blocks find
+//! most for little, and short ones cost little where little is left. At last, the unused part of
+//! the server's version comes as it is, and is compared: bytes from the server cost a part of those
+//! to it, and a comparison leaves the changed bytes alone. A round that finds next to nothing is
+//! the last one.
 //!
 //! A plain function of what is left, by two accounts. *Bytes*: the list of the excerpt's ranges and
 //! its signature have to be less than the literals that are expected to be saved. *Time*: a round
@@ -158,7 +159,7 @@ impl SecondLooks {
     }
 
     /// Whether a round is worth it: in this way, for what is left in gaps that are long enough for
-    /// it, with an excerpt of so many bytes in so many ranges.
+    /// it, with an excerpt by its length in bytes and the number of its ranges.
     pub(in crate::backup) fn begin(
         &mut self,
         (way, left): (Way, Left),
@@ -176,8 +177,8 @@ impl SecondLooks {
         left.gaps > 0 && bytes.asked < bytes.saved && self.has_time(left.literal_bytes, &bytes, conditions)
     }
 
-    /// Whether the sums of the server's whole version in blocks of this length are worth it for this
-    /// number of literals.
+    /// Whether the sums of the server's whole version in blocks of this length are worth it for
+    /// this number of literals.
     pub(in crate::backup) fn begin_whole_version(
         &mut self,
         literal_bytes: u64,
@@ -217,10 +218,10 @@ impl SecondLooks {
     }
 }
 
-/// The length of the blocks in which literals are looked for all over a version of `base_len_bytes`;
-/// `None`: of hardly a file would whole blocks be found. Its sums have a quarter of the literals'
-/// bytes if the file is as long as before, as a disk image is; otherwise less, since the contents of
-/// few other files come back at another place.
+/// The length of the blocks in which literals are looked for all over a version of this length in
+/// bytes; `None`: of hardly a file would whole blocks be found. Its sums have a quarter of the
+/// literals' bytes if the file is as long as before, as a disk image is; otherwise less, since the
+/// contents of few other files come back at another place.
 pub(in crate::backup) fn whole_version_block_len(
     literal_bytes: u64,
     base_len_bytes: u64,

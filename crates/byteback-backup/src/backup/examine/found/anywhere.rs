@@ -24,12 +24,12 @@ use byteback_extents::ByteRange;
 /// The sums of blocks anywhere in the server's version.
 #[derive(Debug, Default)]
 pub(super) enum Anywhere {
-    /// They need not be looked for, or were looked for in vain.
+    /// Blocks need not be looked for, or were looked for in vain.
     #[default]
     Done,
-    /// They were not asked for.
+    /// Nobody asked for the sums.
     Unasked,
-    /// Their sums.
+    /// The sums, with which blocks were found.
     Sums(Box<Signature>),
 }
 

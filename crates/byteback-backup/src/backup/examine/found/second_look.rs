@@ -55,7 +55,7 @@ impl FoundFile<'_, '_, '_> {
         Some(first)
     }
 
-    /// One round; `None`: it was not worth it, or not possible.
+    /// The round after `before`; `None`: there is none that is possible, or worth its costs.
     fn look_once_more(&mut self, before: Option<Round>, is_whole: bool) -> Option<Round> {
         let looks = self.place.job.second_looks.get();
         if !looks.may_go_on(before) {
@@ -256,8 +256,8 @@ impl FoundFile<'_, '_, '_> {
         unused
     }
 
-    /// The length of the literal with this number, if it has a border at this offset and may still be
-    /// looked for; of a long one, of its part there.
+    /// The length of the literal with this number, if it has a border at this offset and may still
+    /// be looked for; of a long one, of its part there.
     fn gap_at(&self, number: usize, border: u64) -> Option<u64> {
         let &(range, found) = self.extents.get(number)?;
         let is_beside = range.start() == border || range.end() == border;
