@@ -11,9 +11,11 @@ mod text;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use byteback_control::{
-    ChangesCursor, ConsumerStatus, ContentChange, CutRequest, NamedCut, Outcome, TreeService, TreeStatus,
+    ChangesCursor, ConsumerStatus, ContentChange, CutRequest, ErrorKind, NamedCut, Outcome, ServiceError, TreeService,
+    TreeStatus,
 };
 use byteback_daemon::{DaemonError, HeldBack, StateFolder, presence};
 use byteback_host::clock::RealClock;
@@ -96,6 +98,9 @@ impl UnknownFiles {
     }
 }
 
+/// A daemon that ends takes no connections any more after this.
+const ENDING_NOTICED_WITHIN: Duration = Duration::from_millis(100);
+
 /// The facts about one folder.
 struct Known {
     folder: StateFolder,
@@ -159,14 +164,7 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
 fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     let binding = if folder.exists() { Binding::read(&folder)? } else { None };
     // A folder that cannot be asked does not hide the others.
-    let asked = tracked_folder::daemon(&folder).and_then(|daemon| match daemon {
-        Some(daemon) => Ok(State::Logged(Box::new(ask(&daemon)?))),
-        None => Ok(match folder.ending_owner() {
-            Some(pid) => State::Ending(pid),
-            None => read_log(&folder, settings),
-        }),
-    });
-    let state = match asked {
+    let state = match state_of(&folder, settings) {
         Err(CommandError::Failed(failure)) => State::Unreadable(match failure.next {
             Some(next) => format!("{}. {next}", failure.message),
             None => failure.message,
@@ -197,8 +195,32 @@ fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     })
 }
 
+/// The state of a folder: its daemon is asked, if there is one.
+fn state_of(folder: &StateFolder, settings: &Settings) -> Result<State> {
+    let without_daemon = || match folder.ending_owner() {
+        Some(pid) => State::Ending(pid),
+        None => read_log(folder, settings),
+    };
+    let Some(daemon) = tracked_folder::daemon(folder)? else {
+        return Ok(without_daemon());
+    };
+    match ask(&daemon) {
+        Ok(logged) => Ok(State::Logged(Box::new(logged))),
+        // The daemon was about to end, unless it goes on to take connections.
+        Err(error) if error.kind == ErrorKind::Gone => {
+            std::thread::sleep(ENDING_NOTICED_WITHIN);
+            let is_ending = folder.ending_owner().is_some() || tracked_folder::daemon(folder)?.is_none();
+            match is_ending {
+                true => Ok(without_daemon()),
+                false => Err(error.into()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Asks the daemon of a folder.
-fn ask(daemon: &dyn TreeService) -> Result<Logged> {
+fn ask(daemon: &dyn TreeService) -> std::result::Result<Logged, ServiceError> {
     let status = daemon.status()?;
     let mut unknown = UnknownFiles::default();
     if let Some(since) = oldest_mark(&status).filter(|_| status.usage.unknown_files > 0) {
