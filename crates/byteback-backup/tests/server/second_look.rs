@@ -385,6 +385,20 @@ fn edits_behind_a_long_removal_cost_short_blocks() {
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
+/// Saves an image in which parts are rewritten with bytes that are nowhere else.
+fn save_new_parts(rig: &Rig) {
+    let file = rig.with_file(&noise(1, 20 << 20));
+    {
+        let mut state = rig.tree.lock();
+        for part in [3, 7, 12] {
+            state.write(file, part << 20, &noise(part, 2 << 20));
+        }
+        state.mark_whole(file, WholeReason::Untracked);
+    }
+    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
 /// The sums of a whole version that do not fit it are not asked for again, nor believed.
 #[test]
 fn unfitting_sums_of_a_whole_version_are_asked_for_once() {
@@ -401,17 +415,8 @@ fn unfitting_sums_of_a_whole_version_are_asked_for_once() {
     };
     let mut rig = Rig::through(5, patient(), answering_proxy(script));
     rig.options.part_len_bytes = 1 << 20;
-    let file = rig.with_file(&noise(1, 20 << 20));
-    {
-        let mut state = rig.tree.lock();
-        for part in [3, 7, 12] {
-            state.write(file, part << 20, &noise(part, 2 << 20));
-        }
-        state.mark_whole(file, WholeReason::Untracked);
-    }
-    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    save_new_parts(&rig);
     assert_eq!(asked.load(Ordering::SeqCst), 1);
-    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
 /// Bytes that are new in an image are nowhere: the sums of its whole version are asked for once,
@@ -428,17 +433,8 @@ fn sums_of_a_whole_version_are_asked_for_once() {
     };
     let mut rig = Rig::through(1, patient(), |to, _| hearing(to, hear));
     rig.options.part_len_bytes = 1 << 20;
-    let file = rig.with_file(&noise(1, 20 << 20));
-    {
-        let mut state = rig.tree.lock();
-        for part in [3, 7, 12] {
-            state.write(file, part << 20, &noise(part, 2 << 20));
-        }
-        state.mark_whole(file, WholeReason::Untracked);
-    }
-    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    save_new_parts(&rig);
     assert_eq!(asked.load(Ordering::SeqCst), 1);
-    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
 /// Pages of a database in which cells move: the log knows the pages.
@@ -506,16 +502,8 @@ fn lookup_in_vain_is_the_last_one_of_a_file() {
     };
     let mut rig = Rig::through(1, patient(), |to, _| hearing(to, hear));
     rig.options.part_len_bytes = 1 << 20;
-    let file = rig.with_file(&noise(1, 20 << 20));
-    let mut state = rig.tree.lock();
-    for part in [3, 7, 12] {
-        state.write(file, part << 20, &noise(part, 2 << 20));
-    }
-    state.mark_whole(file, WholeReason::Untracked);
-    drop(state);
-    assert_eq!(rig.backup().unwrap().literal_bytes, 6 << 20);
+    save_new_parts(&rig);
     assert_eq!(asked.load(Ordering::SeqCst), 1);
-    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
 /// More literals than are gathered are looked for part by part, found or not, in deltas of some

@@ -3,9 +3,8 @@
 //!
 //! [`excerpt_for`] decides which ranges of the base are worth a finer signature: those that no copy
 //! is from; if these are long or very many, those of them between the places of each gap's
-//! neighbours.
-//! [`find_in_excerpt`] moves a window over one gap's bytes, as in [`super::rolling`], and finds
-//! them anywhere in the excerpt.
+//! neighbours. [`find_in_excerpt`] moves a window over one gap's bytes, as in [`super::rolling`],
+//! and finds them anywhere in the excerpt.
 
 use byteback_extents::{ByteRange, ExtentSet};
 
@@ -49,8 +48,8 @@ impl Gap {
 }
 
 /// The excerpt of a base of `base_len_bytes` in which the bytes of these gaps are to be looked for.
-/// `unused` are the ranges of the base that no copy is from. Bytes that a copy is from are taken to
-/// be nowhere else: a second copy of them is new, and a compressor finds it.
+/// `unused` are the ranges of the base in which they may lie, as a rule those that no copy is from:
+/// of bytes that come twice, a compressor finds the second ones.
 ///
 /// The excerpt's ranges consist of whole blocks of `block_len_bytes`, so that no block has bytes of
 /// two of them.
@@ -72,7 +71,7 @@ pub fn excerpt_for(gaps: &[Gap], unused: &ExtentSet, base_len_bytes: u64, block_
     let mut end = 0;
     for candidate in candidates {
         let start = candidate.start().max(end);
-        // A block would have other bytes as well, which no gap has.
+        // A block would reach into bytes that a copy has already.
         if candidate.end() < start.saturating_add(block_len) {
             continue;
         }

@@ -186,8 +186,8 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         }
     }
 
-    /// For a finder that has compared all with what was overwritten, of which it had nearly all or
-    /// less.
+    /// For a finder that compared everything with the overwritten bytes, as far as it had them.
+    /// `had_nearly_all`: hardly any are left for a second look.
     pub(super) fn without_comparison(self, had_nearly_all: bool) -> Self {
         Self {
             overwritten: None,

@@ -3,12 +3,12 @@
 //! A file system in a disk image copies a file to blocks that are not aligned as its former ones
 //! were, so that lookups of aligned blocks ([`super::elsewhere`]) miss it, and the bytes are in use
 //! at their former place, so that searches in what is unused ([`super::second_look`]) miss it, too.
-//! The server sends the sums that it keeps of its whole version, and reads nothing for them; a
+//! The server sends the sums of its whole version, for which it reads what it never summed; a
 //! window moves over the literals alone (SkySync-F, section 3.2.1 of the paper).
 //!
 //! Such sums cost bytes with the length of the server's version, so they are asked for only where
 //! many literals are left in place of something else, once for a file, and not used any more when
-//! they found nothing.
+//! they found nothing. A server that does not answer, or lies, costs bytes.
 
 use super::FoundFile;
 use crate::backup::plan::Call;
@@ -52,7 +52,10 @@ impl FoundFile<'_, '_, '_> {
                 };
                 match self.ask_for_whole_version(block_len) {
                     Some(signature) => Box::new(signature),
-                    None => return false,
+                    None => {
+                        self.note_whole_version(0);
+                        return false;
+                    }
                 }
             }
         };
@@ -85,13 +88,18 @@ impl FoundFile<'_, '_, '_> {
             let is_copy = |(_, source): &(ByteRange, Source<Vec<u8>>)| matches!(source, Source::Copy { .. });
             of_gap.extents.iter().any(is_copy).then_some(of_gap)
         });
-        let mut looks = self.place.job.second_looks.get();
-        looks.end_whole_version(found_bytes);
-        self.place.job.second_looks.set(looks);
+        self.note_whole_version(found_bytes);
         if found_bytes > 0 {
             self.anywhere = Anywhere::Sums(signature);
         }
         found_bytes > 0
+    }
+
+    /// Notes what the sums of a whole version led to; of files in vain, only a few are asked about.
+    fn note_whole_version(&self, found_bytes: u64) {
+        let mut looks = self.place.job.second_looks.get();
+        looks.end_whole_version(found_bytes);
+        self.place.job.second_looks.set(looks);
     }
 
     /// The length of the blocks whose sums are worth it for this number of literals, if they are.
