@@ -16,14 +16,14 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::OnceLock;
 
 use byteback_extents::ExtentSet;
-use redb::ReadableTableMetadata;
 
 use crate::cut::Cut;
-use crate::database;
+use crate::database::{self, meta};
 use crate::error::Result;
 use crate::ids::Epoch;
 use crate::keeper::layer_of_row;
 use crate::layer::{Layer, WholeReason};
+use crate::packed::Row;
 use crate::record::NodeRecord;
 use byteback_model::{ByteString, NameChange, NodeId, NodeKind};
 use serde::{Deserialize, Serialize};
@@ -205,7 +205,7 @@ impl ChangeList {
             ControlFlow::Continue(())
         })?;
         if self.is_everything() {
-            totals.names = self.cut.snapshot.transaction().open_table(database::NAMES)?.len()?;
+            totals.names = self.cut.snapshot.number(meta::NAMES)?;
         } else {
             self.each_name(None, &mut |_| {
                 totals.names += 1;
@@ -315,12 +315,20 @@ impl ChangeList {
         let behind = after.map(|(parent, name)| (parent.0, name.as_bytes()));
         let from = match self.extent {
             Extent::Everything(_) => {
-                let begin = behind.map_or(Bound::Unbounded, Bound::Excluded);
                 let names = txn.open_table(database::NAMES)?;
-                for entry in names.range::<(u64, &[u8])>((begin, Bound::Unbounded))? {
-                    let (key, child) = entry?;
-                    let (parent, name) = place_of(key.value());
-                    let child = Some(NodeId(child.value()));
+                for row in self
+                    .cut
+                    .snapshot
+                    .packs()
+                    .names
+                    .rows_from(&names, &behind.unwrap_or((0, &[])))?
+                {
+                    let row = row?;
+                    if behind == Some(row.key()) {
+                        continue;
+                    }
+                    let (parent, name) = place_of(row.key());
+                    let child = Some(row.child);
                     if act(NameChange { parent, name, child }).is_break() {
                         break;
                     }

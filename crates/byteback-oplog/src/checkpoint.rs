@@ -29,6 +29,7 @@ use foldhash::HashSet;
 
 use crate::database::{self, meta};
 use crate::error::Result;
+use crate::keeper::KeeperHandle;
 use crate::layer::WholeReason;
 use crate::log::{Intent, Log, OpenNode, State};
 use crate::pending::Pending;
@@ -283,6 +284,16 @@ impl Log {
         pending: Arc<Pending>,
         also: impl FnOnce(&redb::WriteTransaction) -> Result<()>,
     ) -> Result<()> {
+        self.commit_with(database::apply, pending, also)
+    }
+
+    /// As [`Log::commit_pending`], with `apply` to write the pending log.
+    pub(crate) fn commit_with(
+        &self,
+        apply: impl FnOnce(&redb::WriteTransaction, &Pending, Option<&KeeperHandle>) -> Result<()>,
+        pending: Arc<Pending>,
+        also: impl FnOnce(&redb::WriteTransaction) -> Result<()>,
+    ) -> Result<()> {
         let (epoch, last_node) = {
             let state = self.state.lock();
             (state.epoch.0, state.last_node.0)
@@ -291,7 +302,7 @@ impl Log {
             before_commit();
         }
         let committed = self.database.write(|txn| {
-            database::apply(txn, &pending, self.kept.as_deref())?;
+            apply(txn, &pending, self.kept.as_deref())?;
             database::set_number(txn, meta::EPOCH, epoch)?;
             database::set_number(txn, meta::LAST_NODE, last_node)?;
             also(txn)?;

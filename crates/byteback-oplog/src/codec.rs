@@ -31,9 +31,19 @@ pub(crate) fn put_flagged(out: &mut Vec<u8>, flag: bool, value: u64) {
     }
 }
 
-/// Appends a signed value, small magnitudes first (zigzag).
+/// A signed value as an unsigned one, small magnitudes first: 0, -1, 1, -2 are 0, 1, 2, 3.
+pub(crate) fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)).cast_unsigned()
+}
+
+/// The value of which [`zigzag`] made `value`.
+pub(crate) fn unzigzag(value: u64) -> i64 {
+    (value >> 1).cast_signed() ^ -((value & 1).cast_signed())
+}
+
+/// Appends a signed value, small magnitudes first ([`zigzag`]).
 pub(crate) fn put_signed(out: &mut Vec<u8>, value: i64) {
-    put_varint(out, ((value << 1) ^ (value >> 63)).cast_unsigned());
+    put_varint(out, zigzag(value));
 }
 
 /// Appends a length and the bytes.
@@ -100,8 +110,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
-        let value = self.varint()?;
-        Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
+        self.varint().map(unzigzag)
     }
 
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {

@@ -8,11 +8,11 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | number: format, layers beside, tree, epoch, last node, intent generation, tracking, unknown layers |
-//! | `nodes` | node | [`NodeRecord`] |
-//! | `keys` | device, inode, birth | node |
-//! | `names` | directory, name | node |
-//! | `places` | node, directory, name | - |
+//! | `meta` | name | number: format, layers beside, tree, epoch, last node, intent generation, tracking, counts |
+//! | `nodes` | node | [`NodeRecord`], packed |
+//! | `keys` | device, inode, birth | node, packed |
+//! | `names` | directory, name | node, packed |
+//! | `places` | node, directory, name | -, packed |
 //! | `layers` | epoch, node | [`crate::layer::Layer`], or that it is kept elsewhere ([`crate::keeper`]) |
 //! | `name_layers` | epoch, directory, name | node at the epoch's end, node before; 0: none |
 //! | `marks` | consumer | [`crate::marks::ConsumerState`] |
@@ -25,6 +25,8 @@
 //! backed up is noticed as well. Nodes without a place (the rest of hard links that lead out of the
 //! tree) are kept, but never reported, until a scan buries them.
 //!
+//! The four tables that have a row for each file are packed ([`crate::packed`], [`rows`]).
+//!
 //! **Birth.** A new database is made in full under another name and then renamed: a file with the
 //! final name is complete.
 //!
@@ -32,25 +34,29 @@
 //! failed transaction is in it is then unknown, so a caller that repeats one must cope with both.
 //! Older snapshots fail from then on.
 
+mod apply;
 mod backend;
 mod layers;
+pub(crate) mod rows;
 
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
+pub(crate) use apply::{apply, apply_first_scan, set_fences};
 use backend::{Backend, Unconfirmed};
 use byteback_host::durable::{DurableDir, OpenMode};
 pub(crate) use layers::{Layers, epochs_with_layers, epochs_with_name_layers};
 use parking_lot::RwLock;
-use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use redb::{ReadTransaction, ReadableDatabase, TableDefinition, WriteTransaction};
+use rows::{KeyRow, NameRow, NodeRow, PlaceRow};
 
 use crate::error::{LogError, Result};
 use crate::ids::Epoch;
-use crate::keeper::KeeperHandle;
 use crate::ledger::LedgerEntry;
-use crate::pending::{Pending, PendingNode, Place};
+use crate::packed::{Definition, PackCache};
+use crate::pending::Place;
 use crate::record::{DiskKey, NodeRecord};
 use byteback_model::NodeId;
 
@@ -61,10 +67,10 @@ const FORMAT: u64 = 1;
 pub(crate) const CACHE_BYTES: usize = 16 << 20;
 
 pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-pub(crate) const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
-pub(crate) const KEYS: TableDefinition<'_, (u64, u64, i64), u64> = TableDefinition::new("keys");
-pub(crate) const NAMES: TableDefinition<'_, (u64, &[u8]), u64> = TableDefinition::new("names");
-pub(crate) const PLACES: TableDefinition<'_, (u64, u64, &[u8]), ()> = TableDefinition::new("places");
+pub(crate) const NODES: Definition<NodeRow> = TableDefinition::new("nodes");
+pub(crate) const KEYS: Definition<KeyRow> = TableDefinition::new("keys");
+pub(crate) const NAMES: Definition<NameRow> = TableDefinition::new("names");
+pub(crate) const PLACES: Definition<PlaceRow> = TableDefinition::new("places");
 pub(crate) const LAYERS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("layers");
 pub(crate) const NAME_LAYERS: TableDefinition<'_, (u64, u64, &[u8]), (u64, u64)> = TableDefinition::new("name_layers");
 pub(crate) const MARKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("marks");
@@ -87,6 +93,10 @@ pub(crate) mod meta {
     /// Layers that report a whole file because its changes were not seen; shown to people only,
     /// nothing depends on it.
     pub(crate) const UNKNOWN_LAYERS: &str = "unknown_layers";
+    /// The number of rows of `nodes`.
+    pub(crate) const NODES: &str = "nodes";
+    /// The number of rows of `names`.
+    pub(crate) const NAMES: &str = "names";
     /// Present, as 1, only in a log that replaced a lost one.
     pub(crate) const FOLLOWS_A_LOSS: &str = "follows_a_loss";
 }
@@ -96,6 +106,7 @@ pub(crate) mod meta {
 pub(crate) struct Database {
     dir: Arc<dyn DurableDir>,
     open: RwLock<Option<redb::Database>>,
+    packs: Arc<PackCaches>,
     unconfirmed: Unconfirmed,
 }
 
@@ -139,6 +150,7 @@ impl Database {
         let this = Self {
             dir,
             open: RwLock::new(Some(redb)),
+            packs: Arc::default(),
             unconfirmed,
         };
         let snapshot = this.snapshot()?;
@@ -168,6 +180,7 @@ impl Database {
         let begin = |database: &redb::Database| {
             Ok(Snapshot {
                 txn: Arc::new(database.begin_read()?),
+                packs: Arc::clone(&self.packs),
             })
         };
         // An error of an earlier transaction is not the fault of this one.
@@ -230,7 +243,9 @@ fn fill_newborn(database: &redb::Database, has_layers_beside: bool, birth: &Birt
         table.insert(meta::LAST_NODE, NodeId::ROOT.0)?;
         table.insert(meta::GENERATION, 0)?;
         table.insert(meta::TRACKING, 0)?;
-        table.insert(meta::UNKNOWN_LAYERS, 0)?;
+        for count in [meta::UNKNOWN_LAYERS, meta::NODES, meta::NAMES] {
+            table.insert(count, 0)?;
+        }
         txn.open_table(NODES)?;
         txn.open_table(KEYS)?;
         txn.open_table(NAMES)?;
@@ -269,6 +284,16 @@ fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unc
 #[derive(Clone)]
 pub(crate) struct Snapshot {
     txn: Arc<ReadTransaction>,
+    packs: Arc<PackCaches>,
+}
+
+/// The packs that were read lately, by table.
+#[derive(Debug, Default)]
+pub(crate) struct PackCaches {
+    nodes: PackCache<NodeRow>,
+    keys: PackCache<KeyRow>,
+    pub(crate) names: PackCache<NameRow>,
+    places: PackCache<PlaceRow>,
 }
 
 impl Snapshot {
@@ -284,38 +309,46 @@ impl Snapshot {
     }
 
     pub(crate) fn record(&self, node: NodeId) -> Result<Option<NodeRecord>> {
-        let table = self.txn.open_table(NODES)?;
-        table.get(node.0)?.map(|value| decode_record(value.value())).transpose()
+        let row = self.packs.nodes.get(&self.txn.open_table(NODES)?, &node.0)?;
+        Ok(row.map(|row| row.record))
     }
 
     pub(crate) fn node_of(&self, key: DiskKey) -> Result<Option<NodeId>> {
-        let table = self.txn.open_table(KEYS)?;
-        Ok(table.get(key.tuple())?.map(|value| NodeId(value.value())))
+        let row = self.packs.keys.get(&self.txn.open_table(KEYS)?, &key.tuple())?;
+        Ok(row.map(|row| row.node))
     }
 
     pub(crate) fn nodes_of_inode(&self, inode: u64) -> Result<Vec<NodeId>> {
         let table = self.txn.open_table(KEYS)?;
         let mut found = Vec::new();
-        for entry in table.range((0, inode, i64::MIN)..=(0, inode, i64::MAX))? {
-            found.push(NodeId(entry?.1.value()));
+        for row in self.packs.keys.rows_from(&table, &(0, inode, i64::MIN))? {
+            let row = row?;
+            if (row.key.device, row.key.inode) != (0, inode) {
+                break;
+            }
+            found.push(row.node);
         }
         Ok(found)
     }
 
     pub(crate) fn child(&self, parent: NodeId, name: &OsStr) -> Result<Option<NodeId>> {
-        let table = self.txn.open_table(NAMES)?;
-        Ok(table
-            .get((parent.0, name.as_bytes()))?
-            .map(|value| NodeId(value.value())))
+        let row = self
+            .packs
+            .names
+            .get(&self.txn.open_table(NAMES)?, &(parent.0, name.as_bytes()))?;
+        Ok(row.map(|row| row.child))
     }
 
     /// The entries of a directory in byte order of their names.
     pub(crate) fn entries(&self, parent: NodeId) -> Result<Vec<(OsString, NodeId)>> {
         let table = self.txn.open_table(NAMES)?;
         let mut entries = Vec::new();
-        for entry in table.range((parent.0, &[][..])..(parent.0.saturating_add(1), &[][..]))? {
-            let (key, child) = entry?;
-            entries.push((OsString::from_vec(key.value().1.to_vec()), NodeId(child.value())));
+        for row in self.packs.names.rows_from(&table, &(parent.0, &[][..]))? {
+            let row = row?;
+            if row.parent != parent {
+                break;
+            }
+            entries.push((OsString::from_vec(row.name), row.child));
         }
         Ok(entries)
     }
@@ -323,21 +356,20 @@ impl Snapshot {
     pub(crate) fn places_of(&self, node: NodeId) -> Result<Vec<Place>> {
         let table = self.txn.open_table(PLACES)?;
         let mut places = Vec::new();
-        for entry in table.range((node.0, 0, &[][..])..(node.0.saturating_add(1), 0, &[][..]))? {
-            let (key, ()) = (entry?.0, ());
-            let (_, parent, name) = key.value();
-            places.push((NodeId(parent), OsString::from_vec(name.to_vec())));
+        for row in self.packs.places.rows_from(&table, &(node.0, 0, &[][..]))? {
+            let row = row?;
+            if row.node != node {
+                break;
+            }
+            places.push((row.parent, OsString::from_vec(row.name)));
         }
         Ok(places)
     }
 
     pub(crate) fn has_place(&self, node: NodeId) -> Result<bool> {
         let table = self.txn.open_table(PLACES)?;
-        Ok(table
-            .range((node.0, 0, &[][..])..(node.0.saturating_add(1), 0, &[][..]))?
-            .next()
-            .transpose()?
-            .is_some())
+        let first = self.packs.places.rows_from(&table, &(node.0, 0, &[][..]))?.next();
+        Ok(first.transpose()?.is_some_and(|row| row.node == node))
     }
 
     /// Calls `act` for each node with its record and whether it has a place, in order of their
@@ -355,20 +387,16 @@ impl Snapshot {
         first: u64,
         mut act: impl FnMut(NodeId, NodeRecord, bool) -> ControlFlow<()>,
     ) -> Result<()> {
-        let places = self.txn.open_table(PLACES)?;
-        let mut places = places.range((first, 0, &[][..])..)?;
-        let mut placed = 0;
-        for entry in self.txn.open_table(NODES)?.range(first..)? {
-            let (node, record) = entry?;
-            let node = node.value();
+        let (nodes, places) = (self.txn.open_table(NODES)?, self.txn.open_table(PLACES)?);
+        let mut places = self.packs.places.rows_from(&places, &(first, 0, &[][..]))?;
+        let mut placed = NodeId(0);
+        for row in self.packs.nodes.rows_from(&nodes, &first)? {
+            let NodeRow { node, record } = row?;
             while placed < node {
-                placed = places
-                    .next()
-                    .transpose()?
-                    .map_or(u64::MAX, |(place, _)| place.value().0);
+                placed = places.next().transpose()?.map_or(NodeId(u64::MAX), |row| row.node);
             }
-            let has_place = placed == node || node == NodeId::ROOT.0;
-            if act(NodeId(node), decode_record(record.value())?, has_place).is_break() {
+            let has_place = placed == node || node == NodeId::ROOT;
+            if act(node, record, has_place).is_break() {
                 break;
             }
         }
@@ -379,122 +407,18 @@ impl Snapshot {
         &self.txn
     }
 
+    pub(crate) fn packs(&self) -> &PackCaches {
+        &self.packs
+    }
+
     /// Number of nodes.
     pub(crate) fn node_count(&self) -> Result<u64> {
-        use redb::ReadableTableMetadata;
-        Ok(self.txn.open_table(NODES)?.len()?)
+        self.number(meta::NODES)
     }
-}
-
-pub(crate) fn decode_record(bytes: &[u8]) -> Result<NodeRecord> {
-    NodeRecord::decode(bytes).map_err(|_| LogError::Damaged { what: "node record" })
 }
 
 pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Result<()> {
     txn.open_table(META)?.insert(name, value)?;
-    Ok(())
-}
-
-/// Writes the pending log. Layers are merged with those of the same epoch (SolFS section 3.2.1,
-/// persistence). May be repeated, even with more laid over it: the result is the same as of one
-/// run.
-pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&KeeperHandle>) -> Result<()> {
-    apply_nodes(txn, pending, kept)?;
-    apply_names(txn, pending)
-}
-
-fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&KeeperHandle>) -> Result<()> {
-    let mut nodes = txn.open_table(NODES)?;
-    let mut keys = txn.open_table(KEYS)?;
-    let mut layers = Layers::open(txn, kept)?;
-    let mut epochs = None;
-    let mut gone = Vec::new();
-    for (node, change) in &pending.nodes {
-        let before = nodes
-            .get(node.0)?
-            .map(|value| decode_record(value.value()))
-            .transpose()?;
-        match change {
-            PendingNode::Gone => {
-                let Some(before) = before else { continue };
-                nodes.remove(node.0)?;
-                drop_key(&mut keys, &before, *node)?;
-                // Its changes will never be reported: a mark that does not move must not keep them.
-                let epochs = match &epochs {
-                    Some(epochs) => epochs,
-                    None => epochs.insert(layers.epochs(0)?),
-                };
-                for epoch in epochs {
-                    layers.remove(*epoch, *node)?;
-                }
-                gone.push(*node);
-            }
-            PendingNode::Changed { record, layer } => {
-                match (record, before) {
-                    (Some(record), before) => {
-                        nodes.insert(node.0, record.encode().as_slice())?;
-                        if let Some(before) = before.filter(|before| before.key != record.key) {
-                            drop_key(&mut keys, &before, *node)?;
-                        }
-                        keys.insert(record.key.tuple(), node.0)?;
-                    }
-                    (None, Some(before)) if before.fence.is_some() => {
-                        let record = NodeRecord { fence: None, ..before };
-                        nodes.insert(node.0, record.encode().as_slice())?;
-                    }
-                    (None, Some(_)) => {}
-                    // The node is gone since: a change that was logged late has no reader.
-                    (None, None) => continue,
-                }
-                match layers.get(pending.epoch.0, *node)? {
-                    None => layers.put(pending.epoch.0, *node, layer)?,
-                    Some(mut sum) => {
-                        sum.overlay(layer);
-                        sum.keep_within(pending.bounds);
-                        layers.put(pending.epoch.0, *node, &sum)?;
-                    }
-                }
-            }
-        }
-    }
-    layers.close(txn)?;
-    crate::file_marks::forget_nodes(txn, &gone)
-}
-
-fn drop_key(keys: &mut redb::Table<'_, (u64, u64, i64), u64>, of: &NodeRecord, node: NodeId) -> Result<()> {
-    let key = of.key.tuple();
-    // A reused inode number may belong to another node by now.
-    if keys.get(key)?.is_some_and(|holder| holder.value() == node.0) {
-        keys.remove(key)?;
-    }
-    Ok(())
-}
-
-fn apply_names(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
-    let mut names = txn.open_table(NAMES)?;
-    let mut places = txn.open_table(PLACES)?;
-    let mut name_layers = txn.open_table(NAME_LAYERS)?;
-    for ((parent, name), child) in &pending.names {
-        let name = name.as_bytes();
-        let before = match child {
-            Some(child) => names.insert((parent.0, name), child.0)?.map(|value| value.value()),
-            None => names.remove((parent.0, name))?.map(|value| value.value()),
-        };
-        if let Some(before) = before {
-            places.remove((before, parent.0, name))?;
-        }
-        if let Some(child) = child {
-            places.insert((child.0, parent.0, name), ())?;
-        }
-        let key = (pending.epoch.0, parent.0, name);
-        // The epoch's first change of a name knows the node for which it stood before.
-        let was = name_layers.get(key)?.map(|row| row.value().1);
-        // A name that came and went between two checkpoints leaves nothing behind.
-        if child.is_some() || before.is_some() || was.is_some() {
-            let was = was.or(before).unwrap_or(0);
-            name_layers.insert(key, (child.map_or(0, |child| child.0), was))?;
-        }
-    }
     Ok(())
 }
 
@@ -508,24 +432,4 @@ pub(crate) fn decode_row(bytes: &[u8]) -> Result<Option<crate::layer::Layer>> {
 
 pub(crate) fn decode_layer(bytes: &[u8]) -> Result<crate::layer::Layer> {
     crate::layer::Layer::decode(bytes).map_err(|_| LogError::Damaged { what: "layer" })
-}
-
-/// Changes the fence of nodes that still exist.
-pub(crate) fn set_fences(
-    txn: &WriteTransaction,
-    fences: impl IntoIterator<Item = (NodeId, Option<crate::record::Fence>)>,
-) -> Result<()> {
-    let mut nodes = txn.open_table(NODES)?;
-    for (node, fence) in fences {
-        let Some(mut record) = nodes
-            .get(node.0)?
-            .map(|value| decode_record(value.value()))
-            .transpose()?
-        else {
-            continue;
-        };
-        record.fence = fence;
-        nodes.insert(node.0, record.encode().as_slice())?;
-    }
-    Ok(())
 }

@@ -12,11 +12,13 @@ use std::collections::BTreeMap;
 
 use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 
+use crate::database::rows::NodeRow;
 use crate::database::{self, FILE_MARKS, MARKS};
 use crate::error::{LogError, Result};
 use crate::ids::Epoch;
 use crate::log::Log;
 use crate::marks::{ConsumerState, FileMark};
+use crate::packed::PackedTable;
 use byteback_model::NodeId;
 
 impl Log {
@@ -43,7 +45,9 @@ impl Log {
             if !is_held {
                 return Err(LogError::NotHeld { epoch: mark });
             }
-            exists = txn.open_table(database::NODES)?.get(node.0)?.is_some();
+            exists = PackedTable::<NodeRow>::open(txn, database::NODES)?
+                .get(&node.0)?
+                .is_some();
             if !exists {
                 return Ok(());
             }

@@ -7,15 +7,18 @@
 use byteback_extents::ExtentSet;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::sim::SimDisk;
+use byteback_model::{NodeId, NodeKind};
 
 use crate::codec::seal;
+use crate::database::rows::{KeyRow, NameRow, NodeRow, PlaceRow};
 use crate::ids::Epoch;
 use crate::intents::{FILE_NAME, Generation, IntentFile, SECTOR_BYTES};
 use crate::layer::{Layer, Unit, WholeReason};
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::marks::{ConsumerState, DropReason, Dropped, FileMark, PendingCut};
 use crate::mlog;
-use crate::record::NodeRecord;
+use crate::packed::{self, Row};
+use crate::record::{DiskKey, Fence, NodeRecord};
 
 /// Any record of the database: the first byte selects the kind, the others are the record without
 /// its checksum, which is added.
@@ -25,15 +28,18 @@ pub fn record(data: &[u8]) {
     };
     // Also without an added checksum: mostly refused for that.
     for bytes in [seal(bytes.to_vec()), bytes.to_vec()] {
-        match which % 6 {
+        match which % 9 {
             0 => same(&bytes, |bytes| Layer::decode(bytes).ok(), Layer::encode),
-            1 => same(&bytes, |bytes| NodeRecord::decode(bytes).ok(), NodeRecord::encode),
+            1 => pack::<NodeRow>(&bytes),
             2 => same(&bytes, |bytes| ConsumerState::decode(bytes).ok(), ConsumerState::encode),
             3 => same(&bytes, |bytes| FileMark::decode(bytes).ok(), |mark| mark.encode()),
             4 => same(&bytes, |bytes| LedgerEntry::decode(bytes).ok(), LedgerEntry::encode),
-            _ => mlogs(&bytes),
+            5 => mlogs(&bytes),
+            6 => pack::<KeyRow>(&bytes),
+            7 => pack::<NameRow>(&bytes),
+            _ => pack::<PlaceRow>(&bytes),
         }
-        if which % 6 == 0
+        if which % 9 == 0
             && let Ok(layer) = Layer::decode(&bytes)
         {
             assert_eq!(
@@ -51,6 +57,14 @@ fn same<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Option<T>, encode: impl Fn(&T
     let written = encode(&value);
     let again = decode(&written).map(|value| encode(&value));
     assert_eq!(again.as_ref(), Some(&written), "another record comes back");
+}
+
+fn pack<R: Row>(bytes: &[u8]) {
+    same(
+        bytes,
+        |bytes| packed::decode::<R>(bytes).ok(),
+        |rows| packed::encode(rows),
+    );
 }
 
 fn mlogs(bytes: &[u8]) {
@@ -99,16 +113,12 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
         }),
     };
     let ledger = |event| LedgerEntry { at_ns: 1, event }.encode();
-    let fenced = [
-        1, 0, 1, 0, 100, 80, 3, 10, 8, 6, 164, 3, 0,
-        0, // version, kind, fence; key, born; size, times, mode, owner
-    ];
     let with = |which: u8, record: Vec<u8>| [vec![which], record[..record.len() - 4].to_vec()].concat();
     vec![
         with(0, layer(&[(0, 1), (5, 4096), (8192, 12_288)], None, Unit::Byte)),
         with(0, layer(&[(4096, 8192)], None, Unit::Page)),
         with(0, layer(&[], Some(WholeReason::Created), Unit::Byte)),
-        with(1, seal(fenced.to_vec())),
+        with(1, node_pack()),
         with(2, state.encode()),
         with(3, FileMark(Epoch(2)).encode()),
         with(4, ledger(LedgerEvent::Interrupted { open_files: 3 })),
@@ -120,7 +130,67 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
             }),
         ),
         vec![5, 1, 0, 2, 0x80, 9, 0, 0, 0, 0, 0, 2, 0],
+        with(6, key_pack()),
+        with(7, name_pack()),
+        with(8, place_pack()),
     ]
+}
+
+const KEY: DiskKey = DiskKey {
+    device: 0,
+    inode: 77,
+    birth_ns: 1_000,
+};
+
+fn node_pack() -> Vec<u8> {
+    let fence = Fence {
+        size_bytes: 5,
+        mtime_ns: 900,
+        ctime_ns: 1_100,
+        mode: 0o644,
+        uid: 3,
+        gid: 4,
+    };
+    let row = |node, kind, fence| NodeRow {
+        node: NodeId(node),
+        record: NodeRecord {
+            kind,
+            key: KEY,
+            born: Epoch(9),
+            fence,
+        },
+    };
+    packed::encode(&[
+        row(1, NodeKind::Directory, None),
+        row(2, NodeKind::File, Some(fence)),
+        row(9, NodeKind::File, Some(fence)),
+    ])
+}
+
+fn key_pack() -> Vec<u8> {
+    let row = |device, inode| KeyRow {
+        key: DiskKey { device, inode, ..KEY },
+        node: NodeId(5),
+    };
+    packed::encode(&[row(0, 77), row(0, 78), row(3, 1)])
+}
+
+fn name_pack() -> Vec<u8> {
+    let row = |parent, name: &[u8]| NameRow {
+        parent: NodeId(parent),
+        name: name.to_vec(),
+        child: NodeId(5),
+    };
+    packed::encode(&[row(1, b"a.txt"), row(1, b"a.txt~"), row(4, b"b")])
+}
+
+fn place_pack() -> Vec<u8> {
+    let row = |node, parent, name: &[u8]| PlaceRow {
+        node: NodeId(node),
+        parent: NodeId(parent),
+        name: name.to_vec(),
+    };
+    packed::encode(&[row(2, 1, b"a"), row(2, 1, b"ab"), row(3, 2, b"c")])
 }
 
 /// The file of write intents, as a start finds it. The first bytes give the length of its halves

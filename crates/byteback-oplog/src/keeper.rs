@@ -27,11 +27,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use redb::{ReadableTable, WriteTransaction};
 
+use crate::database::rows::NodeRow;
 use crate::database::{self, LAYERS, NODES};
 use crate::error::{LogError, Result};
 use crate::ids::{Epoch, TreeId};
 use crate::layer::{Bounds, Layer, Unit, WholeReason};
 use crate::log::State;
+use crate::packed::PackedTable;
 use crate::record::Fence;
 use byteback_model::NodeId;
 
@@ -254,10 +256,10 @@ impl KeeperHandle {
         let mut layers = txn.open_table(LAYERS)?;
         let mut fences = Vec::new();
         {
-            let nodes = txn.open_table(NODES)?;
+            let mut nodes = PackedTable::<NodeRow>::open(txn, NODES)?;
             for layer in found {
                 let key = (layer.epoch.0, layer.node.0);
-                if nodes.get(layer.node.0)?.is_none() {
+                if nodes.get(&layer.node.0)?.is_none() {
                     self.doom(layer.node, layer.epoch);
                     continue;
                 }

@@ -48,6 +48,7 @@ mod marks;
 pub mod mlog;
 mod operation;
 mod options;
+mod packed;
 mod pending;
 mod presence;
 mod record;

@@ -8,11 +8,9 @@
 
 use byteback_host::tree::{Identity, Stat};
 
-use crate::codec::{Malformed, Reader, put_signed, put_varint, seal};
+use crate::codec::Malformed;
 use crate::ids::Epoch;
 use byteback_model::NodeKind;
-
-const VERSION: u8 = 1;
 
 /// Two changes of a file within this time may leave it with the same times: kernels stamp with the
 /// tick of their clock, 10 ms at worst. A fence whose change time is more recent than that at the
@@ -78,6 +76,13 @@ pub(crate) struct DiskKey {
 }
 
 impl DiskKey {
+    /// A key of zeros, which no node has.
+    pub(crate) const NONE: Self = Self {
+        device: 0,
+        inode: 0,
+        birth_ns: 0,
+    };
+
     /// `keeps_births`: see [`crate::TreeView::keeps_births`].
     pub(crate) fn new(identity: &Identity, root_device: u64, keeps_births: bool) -> Self {
         Self {
@@ -92,7 +97,7 @@ impl DiskKey {
     }
 }
 
-/// The stored record of a node.
+/// The record of a node; its stored form is in [`crate::database::rows`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRecord {
     pub(crate) kind: NodeKind,
@@ -101,58 +106,6 @@ pub(crate) struct NodeRecord {
     /// seen it.
     pub(crate) born: Epoch,
     pub(crate) fence: Option<Fence>,
-}
-
-impl NodeRecord {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, kind_code(self.kind), u8::from(self.fence.is_some())];
-        put_varint(&mut out, self.key.device);
-        put_varint(&mut out, self.key.inode);
-        put_signed(&mut out, self.key.birth_ns);
-        put_varint(&mut out, self.born.0);
-        if let Some(fence) = self.fence {
-            put_varint(&mut out, fence.size_bytes);
-            put_signed(&mut out, fence.mtime_ns);
-            put_signed(&mut out, fence.ctime_ns);
-            put_varint(&mut out, u64::from(fence.mode));
-            put_varint(&mut out, u64::from(fence.uid));
-            put_varint(&mut out, u64::from(fence.gid));
-        }
-        seal(out)
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::sealed(bytes)?;
-        if reader.byte()? != VERSION {
-            return Err(Malformed);
-        }
-        let kind = kind_from_code(reader.byte()?)?;
-        let fenced = reader.byte()?;
-        let key = DiskKey {
-            device: reader.varint()?,
-            inode: reader.varint()?,
-            birth_ns: reader.signed()?,
-        };
-        let born = Epoch(reader.varint()?);
-        let fence = match fenced {
-            0 => None,
-            1 => Some(Fence {
-                size_bytes: reader.varint()?,
-                mtime_ns: reader.signed()?,
-                ctime_ns: reader.signed()?,
-                mode: small(reader.varint()?)?,
-                uid: small(reader.varint()?)?,
-                gid: small(reader.varint()?)?,
-            }),
-            _ => return Err(Malformed),
-        };
-        reader.end()?;
-        Ok(Self { kind, key, born, fence })
-    }
-}
-
-fn small(value: u64) -> Result<u32, Malformed> {
-    u32::try_from(value).map_err(|_| Malformed)
 }
 
 const KINDS: [NodeKind; 7] = [
@@ -165,7 +118,7 @@ const KINDS: [NodeKind; 7] = [
     NodeKind::BlockDevice,
 ];
 
-fn kind_code(kind: NodeKind) -> u8 {
+pub(crate) fn kind_code(kind: NodeKind) -> u8 {
     match kind {
         NodeKind::File => 0,
         NodeKind::Directory => 1,
@@ -177,9 +130,6 @@ fn kind_code(kind: NodeKind) -> u8 {
     }
 }
 
-fn kind_from_code(code: u8) -> Result<NodeKind, Malformed> {
+pub(crate) fn kind_from_code(code: u8) -> Result<NodeKind, Malformed> {
     KINDS.get(usize::from(code)).copied().ok_or(Malformed)
 }
-
-#[cfg(test)]
-mod tests;

@@ -451,8 +451,14 @@ impl<V: TreeView> Scan<'_, V> {
         let _one = self.log.checkpointing.lock();
         let fences = std::mem::take(&mut self.fences);
         let pending = self.log.take_pending();
+        let is_asked_by_nobody = self.report.is_first && self.log.held.epochs().is_empty();
+        let apply = if is_asked_by_nobody {
+            database::apply_first_scan
+        } else {
+            database::apply
+        };
         self.log
-            .commit_pending(pending, |txn| database::set_fences(txn, fences))?;
+            .commit_with(apply, pending, |txn| database::set_fences(txn, fences))?;
         self.snapshot = self.log.database.snapshot()?;
         self.unflushed = 0;
         // First contact with a large tree: from here on its files are clean as soon as they are

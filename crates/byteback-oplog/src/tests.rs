@@ -12,12 +12,14 @@ use redb::{ReadableTable, TableDefinition, TableHandle};
 
 use crate::codec::seal;
 use crate::database::decode_layer;
+use crate::database::rows::{KeyRow, NameRow, NodeRow, PlaceRow};
 use crate::layer::Layer;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::marks::{ConsumerState, FileMark, PendingCut};
+use crate::packed::{self, Row};
 use crate::record::{DiskKey, NodeRecord};
 use crate::{DropReason, Dropped, Epoch, Fence, Log, LogError, Unit, WholeReason};
-use byteback_model::NodeKind;
+use byteback_model::{NodeId, NodeKind};
 
 /// `record` and its CRC-32C.
 fn sealed(record: &[u8]) -> Vec<u8> {
@@ -40,64 +42,97 @@ fn records_end_in_a_checksum_that_notices_every_flipped_bit() {
     }
 }
 
-#[test]
-fn a_node_record_of_version_1() {
-    let open = NodeRecord {
-        kind: NodeKind::BlockDevice,
-        key: DiskKey {
-            device: 0,
-            inode: 300,
-            birth_ns: 0,
-        },
-        born: Epoch(1),
-        fence: None,
-    };
-    let bytes = [
-        0x01, // version
-        0x06, // block device
-        0x00, // no fence
-        0x00, // the root's device
-        0xac, 0x02, // inode 300
-        0x00, // no birth time
-        0x01, // born in epoch 1
-    ];
-    assert_eq!(open.encode(), sealed(&bytes));
-    assert_eq!(NodeRecord::decode(&sealed(&bytes)), Ok(open));
+/// A pack of two rows, and its bytes after the version and before the checksum.
+fn assert_pack<R: Row + Clone + std::fmt::Debug + PartialEq>(rows: [R; 2], [first, second]: [&[u8]; 2]) {
+    let bytes = sealed(&[&[0x01], first, second].concat());
+    assert_eq!(packed::encode(&rows), bytes);
+    assert_eq!(packed::decode::<R>(&bytes), Ok(rows.to_vec()));
+}
 
-    let clean = NodeRecord {
-        kind: NodeKind::File,
-        key: DiskKey {
-            device: 5,
-            inode: 7,
-            birth_ns: -2,
-        },
-        born: Epoch(128),
-        fence: Some(Fence {
-            size_bytes: 4096,
-            mtime_ns: 1,
-            ctime_ns: -1,
-            mode: 0o644,
-            uid: 1000,
-            gid: 0,
-        }),
+const KEY: DiskKey = DiskKey {
+    device: 5,
+    inode: 300,
+    birth_ns: 1_000,
+};
+
+#[test]
+fn a_pack_of_records_of_version_1() {
+    let fence = Fence {
+        size_bytes: 4096,
+        mtime_ns: 990,
+        ctime_ns: 1_002,
+        mode: 0o644,
+        uid: 1000,
+        gid: 0,
     };
-    let bytes = [
-        0x01, // version
-        0x00, // regular file
-        0x01, // with a fence
-        0x05, // device 5
-        0x07, // inode 7
-        0x03, // birth: zigzag of -2
-        0x80, 0x01, // born in epoch 128
-        0x80, 0x20, // size 4096
-        0x02, // mtime: zigzag of 1
-        0x01, // ctime: zigzag of -1
-        0xa4, 0x03, // mode 0644
-        0xe8, 0x07, // uid 1000
-        0x00, // gid 0
+    let row = |node, kind, key, fence| NodeRow {
+        node: NodeId(node),
+        record: NodeRecord {
+            kind,
+            key,
+            born: Epoch(128),
+            fence,
+        },
+    };
+    let (node, kind, born) = (300, NodeKind::File, [0x80, 0x02]);
+    let first = [
+        &[0xac, 0x02][..], // node 300
+        &[0x28],           // a file with a fence, and the number of its device
+        &[0x05],           // device 5
+        &[0xd8, 0x04],     // inode 300
+        &[0xd0, 0x0f],     // born at 1,000 ns
+        &born,             // in epoch 128
+        &[0x80, 0x20],     // size 4096
+        &[0x04],           // ctime: 2 ns after its birth
+        &[0x17],           // mtime: 12 ns before that
+        &[0xa4, 0x03],     // mode 0644
+        &[0xe8, 0x07],     // uid 1000
+        &[0x00],           // gid 0
+    ]
+    .concat();
+    let alike = [
+        0x02, // two further
+        0x18, // a file with a fence; mode and owner as before
+        0x02, // the next inode
+        0x01, // born 1 ns before
+        0x00, // in the same epoch
+        0x00, // empty
+        0x06, // ctime: 3 ns after its birth
+        0x00, // mtime: the same
     ];
-    assert_eq!(clean.encode(), sealed(&bytes));
-    assert_eq!(NodeRecord::decode(&sealed(&bytes)), Ok(clean));
+    let key = DiskKey {
+        inode: 301,
+        birth_ns: 999,
+        ..KEY
+    };
+    let other_fence = Fence {
+        size_bytes: 0,
+        mtime_ns: 1_002,
+        ..fence
+    };
+    assert_pack(
+        [
+            row(node, kind, KEY, Some(fence)),
+            row(302, kind, key, Some(other_fence)),
+        ],
+        [&first, &alike],
+    );
+
+    // Without a time of birth, that of the change is told from the one before.
+    let without_birth = DiskKey { birth_ns: 0, ..key };
+    let later = Fence {
+        ctime_ns: 1_003,
+        mtime_ns: 1_003,
+        ..fence
+    };
+    let second = [0x01, 0x18, 0x02, 0xcf, 0x0f, 0x00, 0x80, 0x20, 0x02, 0x00];
+    assert_pack(
+        [
+            row(node, kind, KEY, Some(fence)),
+            row(301, kind, without_birth, Some(later)),
+        ],
+        [&first, &second],
+    );
 
     let kinds = [
         NodeKind::File,
@@ -109,8 +144,71 @@ fn a_node_record_of_version_1() {
         NodeKind::BlockDevice,
     ];
     for (code, kind) in (0..).zip(kinds) {
-        assert_eq!(NodeRecord { kind, ..open }.encode()[1], code);
+        let second = [0x01, code, 0x00, 0x00, 0x00];
+        assert_pack(
+            [row(node, NodeKind::File, KEY, Some(fence)), row(301, kind, KEY, None)],
+            [&first, &second],
+        );
     }
+}
+
+#[test]
+fn a_pack_of_keys_of_version_1() {
+    let row = |key, node| KeyRow {
+        key,
+        node: NodeId(node),
+    };
+    let first = [
+        0xb1, 0x09, // inode 300 of another device than 0
+        0x05, // device 5
+        0xd0, 0x0f, // born at 1,000 ns
+        0x0e, // node 7
+    ];
+    let second = [
+        0x04, // inode 301
+        0x02, // born 1 ns later
+        0x01, // node 6
+    ];
+    let key = DiskKey {
+        inode: 301,
+        birth_ns: 1_001,
+        ..KEY
+    };
+    assert_pack([row(KEY, 7), row(key, 6)], [&first, &second]);
+}
+
+#[test]
+fn a_pack_of_names_of_version_1() {
+    let row = |parent, name: &[u8], child| NameRow {
+        parent: NodeId(parent),
+        name: name.to_vec(),
+        child: NodeId(child),
+    };
+    // In another directory than 0, with nothing in common: 3; a name of 5 bytes; node 300.
+    let first = b"\x01\x03\x05a.txt\xd8\x04";
+    // In the same directory, 5 bytes in common; a byte more; the node before.
+    let second = b"\x0a\x01~\x01";
+    assert_pack([row(3, b"a.txt", 300), row(3, b"a.txt~", 299)], [first, second]);
+    // Five directories further, one byte in common.
+    let second = b"\x03\x05\x00\x00";
+    assert_pack([row(3, b"a.txt", 300), row(8, b"a", 300)], [first, second]);
+}
+
+#[test]
+fn a_pack_of_places_of_version_1() {
+    let row = |node, parent, name: &[u8]| PlaceRow {
+        node: NodeId(node),
+        parent: NodeId(parent),
+        name: name.to_vec(),
+    };
+    // Node 300; in another directory than 0, with nothing in common: 3; a name of 5 bytes.
+    let first = b"\xac\x02\x01\x06\x05a.txt";
+    // The same node in the same directory, 5 bytes in common; a byte more.
+    let second = b"\x00\x0a\x01~";
+    assert_pack([row(300, 3, b"a.txt"), row(300, 3, b"a.txt~")], [first, second]);
+    // The next node in the directory before.
+    let second = b"\x01\x01\x01\x01b";
+    assert_pack([row(300, 3, b"a.txt"), row(301, 2, b"b")], [first, second]);
 }
 
 fn layer_of(ranges: &[(u64, u64)]) -> Layer {
@@ -356,17 +454,19 @@ fn the_tables_of_format_1() {
         ("intent_generation", 1),
         ("last_node", 1),
         ("layers_beside", 0),
+        ("names", 0),
+        ("nodes", 0),
         ("tracking", 0),
         ("unknown_layers", 0),
     ];
     assert_eq!(numbers, expected.map(|(name, value)| (name.to_owned(), value)));
     assert!(meta.get("tree").unwrap().is_some());
     txn.open_table(TableDefinition::<u64, &[u8]>::new("nodes")).unwrap();
-    txn.open_table(TableDefinition::<(u64, u64, i64), u64>::new("keys"))
+    txn.open_table(TableDefinition::<(u64, u64, i64), &[u8]>::new("keys"))
         .unwrap();
-    txn.open_table(TableDefinition::<(u64, &[u8]), u64>::new("names"))
+    txn.open_table(TableDefinition::<(u64, &[u8]), &[u8]>::new("names"))
         .unwrap();
-    txn.open_table(TableDefinition::<(u64, u64, &[u8]), ()>::new("places"))
+    txn.open_table(TableDefinition::<(u64, u64, &[u8]), &[u8]>::new("places"))
         .unwrap();
     txn.open_table(TableDefinition::<(u64, u64), &[u8]>::new("layers"))
         .unwrap();

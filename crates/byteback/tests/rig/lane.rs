@@ -13,7 +13,7 @@
 //!   That is what remains where the kernel collects writes: nothing that had returned before the
 //!   backup began is missing, nothing is invented.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -155,11 +155,12 @@ impl Lane {
                 let (history, stop) = (Arc::clone(&history), Arc::clone(&stop));
                 move || {
                     let mut random = SplitMix64::new(plan.seed);
+                    let mut planned = VecDeque::new();
                     while !stop.load(Ordering::Relaxed) {
                         let operation = {
                             let mut history = history.lock().unwrap();
                             let seq = history.done + 1;
-                            let operation = history.model.generate(&mut random, seq, &plan.choice);
+                            let operation = history.model.generate(&mut random, seq, &plan.choice, &mut planned);
                             history.begun.push(operation.clone());
                             operation
                         };

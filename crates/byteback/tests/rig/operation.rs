@@ -365,6 +365,61 @@ impl Model {
         }
     }
 
+    /// As most programs save a file: a new one is made of the old one, with something inserted or
+    /// left out, and takes its name, or stays beside it as a copy. A blow, a moment of a backup and
+    /// other programs can come between all steps.
+    fn a_save(&self, random: &mut SplitMix64) -> Option<Vec<What>> {
+        let (old, size) = self.a_file(random)?;
+        if size == 0 {
+            return None;
+        }
+        let path = self.a_free_name(random);
+        let mut steps = vec![What::Create {
+            path: path.clone(),
+            mode: 0o644,
+        }];
+        let new = |keep| OnFile {
+            inode: self.next,
+            path: path.clone(),
+            keep,
+        };
+        let edit_at = random.below(size);
+        let (inserted, left_out) = (random.below(600), random.below(600));
+        let (mut read_at, mut at, mut is_edited) = (0, 0, false);
+        while read_at < size {
+            let end = if is_edited { size } else { edit_at };
+            let len = (end - read_at).min(WRITE_BYTES_MAX);
+            if len > 0 {
+                steps.push(What::Copy {
+                    from: old.path.clone(),
+                    file: new(random.chance(50)),
+                    read_at,
+                    at,
+                    len,
+                });
+                (read_at, at) = (read_at + len, at + len);
+            }
+            if !is_edited && read_at == edit_at {
+                is_edited = true;
+                if inserted > 0 {
+                    steps.push(What::Write {
+                        file: new(random.chance(50)),
+                        at,
+                        len: inserted,
+                    });
+                }
+                (read_at, at) = (read_at + left_out, at + inserted);
+            }
+        }
+        if random.chance(70) {
+            steps.push(What::Rename {
+                from: path,
+                to: old.path,
+            });
+        }
+        Some(steps)
+    }
+
     fn is_empty_directory(&self, path: &str) -> bool {
         let below = format!("{path}/");
         self.names
@@ -373,8 +428,21 @@ impl Model {
             .is_none_or(|(name, _)| !name.starts_with(&below))
     }
 
-    /// The next operation: one that must succeed on a tree that matches the model.
-    pub(crate) fn generate(&self, random: &mut SplitMix64, seq: u64, choice: &Choice) -> Operation {
+    /// The next operation: one that must succeed on a tree that matches the model. `planned`: the
+    /// rest of a save that has begun.
+    pub(crate) fn generate(
+        &self,
+        random: &mut SplitMix64,
+        seq: u64,
+        choice: &Choice,
+        planned: &mut VecDeque<What>,
+    ) -> Operation {
+        if planned.is_empty() && self.names.len() < NAMES_MAX && random.chance(4) {
+            planned.extend(self.a_save(random).unwrap_or_default());
+        }
+        if let Some(what) = planned.pop_front() {
+            return Operation { seq, what };
+        }
         loop {
             if let Some(what) = self.try_generate(random, choice) {
                 return Operation { seq, what };
