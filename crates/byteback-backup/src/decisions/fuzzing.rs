@@ -61,8 +61,7 @@ pub fn decisions(data: &[u8]) {
 /// Files and payloads.
 #[must_use]
 pub fn decisions_seeds() -> Vec<Vec<u8>> {
-    let mut decision = vec![3, 5, 3, 1];
-    decision.extend([7_u64, 100, 90, 80, 70, 20].map(u64::to_le_bytes).as_flattened());
+    let decision = vec![3, 5, 3, 1, 0x11, 0x11, 0x11, 7, 100, 62, 80, 70, 112];
     let file = [
         Frame::begin(1, byteback_oplog::TreeId(2), 3),
         Frame::decisions(1, &decision),

@@ -91,25 +91,30 @@ fn a_file_of_version_1() {
     };
     backup(&disk, 2, &[saved]);
     let mut expected = b"BBDECID\x01".to_vec();
-    let mut frame = |kind: u8, body: &[u64], decision: &[u8], numbers: &[u64]| {
+    let mut frame = |kind: u8, body: &[u64], decision: &[u8]| {
         let start = expected.len();
-        let len = (1 + body.len() * 8 + decision.len() + numbers.len() * 8) as u32;
+        let len = (1 + body.len() * 8 + decision.len()) as u32;
         expected.extend_from_slice(&len.to_le_bytes());
         expected.push(kind);
         body.iter()
             .for_each(|number| expected.extend_from_slice(&number.to_le_bytes()));
         expected.extend_from_slice(decision);
-        numbers
-            .iter()
-            .for_each(|number| expected.extend_from_slice(&number.to_le_bytes()));
         let crc = crc32c::crc32c(&expected[start..]);
         expected.extend_from_slice(&crc.to_le_bytes());
         expected.extend_from_slice(&len.to_le_bytes());
     };
-    frame(1, &[2, 7, 20], &[], &[]);
-    // rsync; changed while it was not tracked; as planned.
-    frame(2, &[2], &[3, 5, 3, 0], &[5, 4096, 4096, 4096, 4000, 96]);
-    frame(3, &[2, 3], &[], &[]);
+    frame(1, &[2, 7, 20], &[]);
+    let decision = [
+        &[3, 5, 3, 0][..],   // rsync; changed while it was not tracked; as planned
+        &[0x21, 0x20, 0x22], // lengths of one and two bytes; none and two; two and two
+        &[5],                // node
+        &[0x00, 0x10],       // size
+        &[0x00, 0x10],       // hashed; as many changed as it has
+        &[0xa0, 0x0f],       // found
+        &[0x60, 0x10],       // sent: 96, exclusive or with the size
+    ];
+    frame(5, &[2], &decision.concat());
+    frame(3, &[2, 3], &[]);
     assert_eq!(contents(&disk, "decisions"), expected);
     let decided = Decided {
         at_ns: 20,

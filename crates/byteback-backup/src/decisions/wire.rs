@@ -22,9 +22,9 @@ pub(super) const FRAME_LEN_MAX: usize = 8 << 10;
 const AROUND_LEN: usize = 12;
 
 const KIND_BEGIN: u8 = 1;
-const KIND_DECISIONS: u8 = 2;
 const KIND_END: u8 = 3;
 const KIND_COMPRESSION: u8 = 4;
+const KIND_DECISIONS: u8 = 5;
 
 /// A frame that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,8 +181,35 @@ pub(super) fn for_each_frame(file: &dyn DurableFile, mut each: impl FnMut(Frame<
     Ok(())
 }
 
-/// Length of a decision: four bytes of kinds and six numbers.
-const DECISION_LEN: usize = 4 + 6 * 8;
+/// Numbers of a decision.
+const NUMBERS: usize = 6;
+
+/// Appends `numbers`: the length of each in bytes, two lengths to a byte, then their bytes without
+/// leading zeros. Most are short, and a first backup of a million files has a million decisions.
+fn put_numbers(out: &mut Vec<u8>, numbers: [u64; NUMBERS]) {
+    let lens = numbers.map(|number| 8 - number.leading_zeros() / 8);
+    for pair in lens.chunks(2) {
+        let byte = pair.iter().rev().fold(0, |byte, len| byte << 4 | len);
+        // Two lengths of at most 8.
+        out.push(byte as u8);
+    }
+    for (number, len) in numbers.into_iter().zip(lens) {
+        out.extend(number.to_le_bytes().iter().take(len as usize));
+    }
+}
+
+fn numbers(bytes: &[u8]) -> Option<([u64; NUMBERS], &[u8])> {
+    let (lens, mut rest) = bytes.split_first_chunk::<{ NUMBERS / 2 }>()?;
+    let lens = lens.iter().flat_map(|pair| [pair & 15, pair >> 4]);
+    let mut numbers = [0; NUMBERS];
+    for (number, len) in numbers.iter_mut().zip(lens) {
+        let mut padded = [0; 8];
+        let (digits, behind) = rest.split_at_checked(usize::from(len))?;
+        padded.get_mut(..digits.len())?.copy_from_slice(digits);
+        (*number, rest) = (u64::from_le_bytes(padded), behind);
+    }
+    Some((numbers, rest))
+}
 
 /// Appends a decision.
 pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
@@ -224,31 +251,37 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
         Some(Fallback::FoundNothing) => 9,
     };
     out.extend_from_slice(&[method, cause, whole, fallback]);
-    for number in [
+    // Of a file that is sent whole, size and the bytes that changed and are sent are the same.
+    let numbers = [
         decision.node.0,
         decision.size_bytes,
-        decision.changed_bytes,
+        decision.changed_bytes ^ decision.size_bytes,
         decision.hashed_bytes,
         decision.found_bytes,
-        decision.literal_bytes,
-    ] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
+        decision.literal_bytes ^ decision.size_bytes,
+    ];
+    put_numbers(out, numbers);
 }
 
 /// The decisions of a frame, without those that this version does not know.
-pub(super) fn decisions(bytes: &[u8]) -> impl Iterator<Item = Decision> {
-    bytes.chunks_exact(DECISION_LEN).filter_map(decision)
+pub(super) fn decisions(mut bytes: &[u8]) -> impl Iterator<Item = Decision> {
+    std::iter::from_fn(move || {
+        let (decision, rest) = decision(bytes)?;
+        bytes = rest;
+        Some(decision)
+    })
+    .flatten()
 }
 
-fn decision(bytes: &[u8]) -> Option<Decision> {
-    let (&[method, cause, whole, fallback], rest) = bytes.split_first_chunk()?;
-    let (node, rest) = number(rest)?;
-    let (size_bytes, rest) = number(rest)?;
-    let (changed_bytes, rest) = number(rest)?;
-    let (hashed_bytes, rest) = number(rest)?;
-    let (found_bytes, rest) = number(rest)?;
-    let (literal_bytes, _) = number(rest)?;
+/// The decision that `bytes` begins with, `None` if it is of an unknown kind, and the bytes behind.
+fn decision(bytes: &[u8]) -> Option<(Option<Decision>, &[u8])> {
+    let (kinds, rest) = bytes.split_first_chunk()?;
+    let (numbers, rest) = numbers(rest)?;
+    Some((known(*kinds, numbers), rest))
+}
+
+fn known([method, cause, whole, fallback]: [u8; 4], numbers: [u64; NUMBERS]) -> Option<Decision> {
+    let [node, size_bytes, changed, hashed_bytes, found_bytes, literal] = numbers;
     Some(Decision {
         node: NodeId(node),
         method: match method {
@@ -292,9 +325,9 @@ fn decision(bytes: &[u8]) -> Option<Decision> {
             _ => return None,
         },
         size_bytes,
-        changed_bytes,
+        changed_bytes: changed ^ size_bytes,
         hashed_bytes,
         found_bytes,
-        literal_bytes,
+        literal_bytes: literal ^ size_bytes,
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use byteback_extents::{ByteRange, ExtentSet};
-use redb::WriteTransaction;
+use redb::{ReadableTable, WriteTransaction};
 
 use super::rows::{self, Record, Seen};
 use super::{Cell, FILES, FLAGGED, Flagged, META, META_POSITION, SUMS, Stamp, WrittenSums};
@@ -39,12 +39,14 @@ impl WrittenSums {
     /// The disk or the database fails. Nothing in memory is lost then.
     pub fn commit(&self, look: &dyn Fn(u64) -> Option<Stamp>) -> std::result::Result<(), ChecksumError> {
         let _one = self.committing.lock();
-        let cells: Vec<(u64, Cell)> = self
+        let mut cells: Vec<(u64, Cell)> = self
             .files
             .lock()
             .iter()
             .map(|(file, cell)| (*file, Arc::clone(cell)))
             .collect();
+        // In the order of the tables, where neighbours share pages.
+        cells.sort_unstable_by_key(|(file, _)| *file);
         let mut parts = Vec::new();
         for (file, cell) in cells {
             parts.extend(self.part(file, cell, look));
@@ -125,7 +127,11 @@ impl WrittenSums {
             for part in parts {
                 for void in part.void.iter() {
                     let range = (part.file, void.start())..(part.file, void.end());
-                    sums.retain_in(range, |_, _| false).map_err(db)?;
+                    // A removal writes the pages of the range anew, also where it has no row.
+                    let has_rows = sums.range(range.clone()).map_err(db)?.next().is_some();
+                    if has_rows {
+                        sums.retain_in(range, |_, _| false).map_err(db)?;
+                    }
                 }
                 for (at, row) in &part.rows {
                     match row {

@@ -3,7 +3,7 @@
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Identity;
 
-use super::blocks::{CHUNK_BLOCKS, Chunk};
+use super::blocks::{CHUNK_BLOCKS, Chunk, zero_sum};
 use super::{Flagged, Reason};
 use crate::kept::Boot;
 use crate::source::Stamp;
@@ -163,10 +163,14 @@ impl Record {
     }
 }
 
+/// The row of a chunk. The zeros at its end, which all blocks behind the end of a file are, take no
+/// room: most files are shorter than a chunk.
 pub(super) fn encode_chunk(file: u64, number: u64, chunk: &Chunk) -> Vec<u8> {
-    let mut bitmap = [0_u8; BITMAP_LEN];
-    let mut sums = Vec::new();
-    for index in 0..CHUNK_BLOCKS as usize {
+    let blocks = 0..CHUNK_BLOCKS as usize;
+    let is_zero = |index: &usize| chunk.get(*index) == Some(zero_sum());
+    let zeros_from = blocks.end - blocks.clone().rev().take_while(is_zero).count();
+    let (mut bitmap, mut sums) = ([0_u8; BITMAP_LEN], Vec::new());
+    for index in blocks.take(zeros_from) {
         if let Some(sum) = chunk.get(index) {
             if let Some(byte) = bitmap.get_mut(index / 8) {
                 *byte |= 1 << (index % 8);
@@ -174,7 +178,11 @@ pub(super) fn encode_chunk(file: u64, number: u64, chunk: &Chunk) -> Vec<u8> {
             sums.extend(sum.to_le_bytes());
         }
     }
-    let mut out = bitmap.to_vec();
+    let bitmap_len = bitmap.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    // Both numbers are 256 at most, the second one 32.
+    let mut out = (zeros_from as u16).to_le_bytes().to_vec();
+    out.push(bitmap_len as u8);
+    out.extend(bitmap.iter().take(bitmap_len));
     out.extend(sums);
     sealed((file, number), out)
 }
@@ -186,12 +194,21 @@ pub(super) fn decode_chunk(file: u64, number: u64, bytes: &[u8]) -> Chunk {
 
 fn read_chunk(file: u64, number: u64, bytes: &[u8]) -> Option<Chunk> {
     let mut reader = unsealed((file, number), bytes)?;
-    let bitmap = reader.array::<BITMAP_LEN>()?;
+    let zeros_from = usize::from(u16::from_le_bytes(reader.array()?));
+    let bitmap_len = usize::from(reader.byte()?);
+    let (bitmap, sums) = reader.0.split_at_checked(bitmap_len)?;
+    reader.0 = sums;
+    if zeros_from > CHUNK_BLOCKS as usize || bitmap_len > BITMAP_LEN {
+        return None;
+    }
     let mut chunk = Chunk::unknown();
     for (at, byte) in bitmap.iter().enumerate() {
         for bit in (0..8).filter(|bit| byte >> bit & 1 == 1) {
             chunk.put(at * 8 + bit, Some(u32::from_le_bytes(reader.array()?)));
         }
+    }
+    for index in zeros_from..CHUNK_BLOCKS as usize {
+        chunk.put(index, Some(zero_sum()));
     }
     reader.0.is_empty().then_some(chunk)
 }

@@ -40,11 +40,24 @@ fn golden_values_of_version_1() {
     let mut chunk = Chunk::unknown();
     chunk.put(0, Some(0x0403_0201));
     chunk.put(9, Some(5));
-    let mut expected = vec![0; BITMAP_LEN];
-    (expected[0], expected[1]) = (1, 2);
-    expected.extend([1, 2, 3, 4, 5, 0, 0, 0]);
+    // No zeros at the end; two bytes of the bitmap; the sums of blocks 0 and 9.
+    let mut expected = vec![0, 1, 2, 1, 2, 1, 2, 3, 4, 5, 0, 0, 0];
     expected.extend(keyed(7, 3, &expected));
     assert_eq!(encode_chunk(7, 3, &chunk), expected);
+    for index in 10..CHUNK_BLOCKS as usize {
+        chunk.put(index, Some(zero_sum()));
+    }
+    let mut expected = vec![10, 0, 2, 1, 2, 1, 2, 3, 4, 5, 0, 0, 0];
+    expected.extend(keyed(7, 3, &expected));
+    assert_eq!(encode_chunk(7, 3, &chunk), expected);
+    assert_eq!(decode_chunk(7, 3, &expected), chunk);
+    for (at, too_much) in [(1, 2), (2, 33)] {
+        let mut bad = expected[..expected.len() - 4].to_vec();
+        bad[at] = too_much;
+        bad.resize(100, 0);
+        bad.extend(keyed(7, 3, &bad));
+        assert!(decode_chunk(7, 3, &bad).is_unknown());
+    }
 
     let flagged = Flagged {
         reason: Reason::Crash,
@@ -68,6 +81,9 @@ fn written_rows_read_back_as_written_or_not_at_all() {
         for _ in 0..random.below(300) {
             let sum = random.coin().then(|| random.next_u64() as u32);
             chunk.put(random.below(CHUNK_BLOCKS) as usize, sum);
+        }
+        for index in CHUNK_BLOCKS - random.below(9)..CHUNK_BLOCKS {
+            chunk.put(index as usize, Some(zero_sum()));
         }
         let mut bytes = encode_chunk(3, 4, &chunk);
         assert_eq!(decode_chunk(3, 4, &bytes), chunk);
