@@ -27,8 +27,8 @@ pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kee
 }
 
 /// As [`apply`], for the findings of the first scan of a tree. Layers tell what happened since a
-/// mark; while nobody has one, they would take more room than all else, for nobody. A mark that is
-/// set later is that of a later epoch.
+/// mark; while nobody has one, they would take room for nobody. A mark that is set later is that of
+/// a later epoch.
 pub(crate) fn apply_first_scan(txn: &WriteTransaction, pending: &Pending, kept: Option<&KeeperHandle>) -> Result<()> {
     if !txn.open_table(MARKS)?.is_empty()? || !txn.open_table(FILE_MARKS)?.is_empty()? {
         return apply(txn, pending, kept);
