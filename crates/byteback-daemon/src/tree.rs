@@ -321,8 +321,9 @@ impl TrackedTree {
         let changed = page.nodes.iter();
         let changed = changed.filter(|change| change.is_new || change.content != ContentChange::Unchanged);
         let gap = Gap {
-            // If more is new than fits, the journal begins anew.
-            everything: list.is_everything() || page.next.is_some(),
+            // A log that knew no node before has none that a journal can be of, and the findings of
+            // its first scan have no layers. If more is new than fits, the journal begins anew too.
+            everything: self.scan.is_first || list.is_everything() || page.next.is_some(),
             nodes: changed.map(|change| change.node).collect(),
             names: page
                 .names
