@@ -1,6 +1,6 @@
-//! A million nodes on a real disk: what asking about few of them costs. Takes a minute and half a
-//! gigabyte, hence only on request: `cargo test --release -p byteback-oplog --test scale --
-//! --ignored --nocapture`. `BYTEBACK_NODES` asks for another number.
+//! A million nodes on a real disk: what asking about few of them costs. Takes ten seconds and some
+//! hundred megabytes, hence only on request: `cargo test --release -p byteback-oplog --test scale
+//! -- --ignored --nocapture`. `BYTEBACK_NODES` asks for another number.
 
 #![allow(
     clippy::unwrap_used,
@@ -69,7 +69,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-#[ignore = "takes a minute and half a gigabyte"]
+#[ignore = "a measurement; takes hundreds of megabytes"]
 fn a_hundred_of_a_million_files() {
     let files = number("BYTEBACK_NODES", 1_000_000);
     let view = Imagined { files };
